@@ -1,0 +1,425 @@
+//! The task board: claims with leases, tokens and fences, and dependencies between tasks.
+//!
+//! [`Board`] is the store-neutral contract of six verbs, [`ExtendedBoard`] what planners and operators need besides,
+//! [`BoardAdapter`] the one implementation of the judging logic, above any [`Backend`](crate::Backend).
+
+mod check;
+mod task;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use check::{Problem, ProblemCode, check};
+pub use task::{
+    Added, AgentId, Claim, ClaimRequest, Filter, Lease, LeaseInfo, Outcome, Plan, PlanReport, State, Task,
+    TaskId, TaskSpec, limits,
+};
+
+use crate::clock::Timestamp;
+use crate::error::BackendError;
+use crate::token::Token;
+
+/// A verb of a board, for errors and reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Verb {
+    /// Opening a board.
+    Open,
+    /// [`Board::list`].
+    List,
+    /// [`Board::get`].
+    Get,
+    /// [`Board::claim`].
+    Claim,
+    /// [`Board::renew`].
+    Renew,
+    /// [`Board::release`].
+    Release,
+    /// [`Board::complete`].
+    Complete,
+    /// [`ExtendedBoard::fail`].
+    Fail,
+    /// [`ExtendedBoard::add`] and [`ExtendedBoard::add_plan`].
+    Add,
+    /// [`ExtendedBoard::remove`].
+    Remove,
+    /// [`ExtendedBoard::set_deps`].
+    SetDeps,
+    /// [`ExtendedBoard::cancel`].
+    Cancel,
+    /// [`ExtendedBoard::reopen`].
+    Reopen,
+    /// [`ExtendedBoard::revoke`].
+    Revoke,
+}
+
+impl Verb {
+    /// The verb as its method is called.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Open => "open",
+            Verb::List => "list",
+            Verb::Get => "get",
+            Verb::Claim => "claim",
+            Verb::Renew => "renew",
+            Verb::Release => "release",
+            Verb::Complete => "complete",
+            Verb::Fail => "fail",
+            Verb::Add => "add",
+            Verb::Remove => "remove",
+            Verb::SetDeps => "set_deps",
+            Verb::Cancel => "cancel",
+            Verb::Reopen => "reopen",
+            Verb::Revoke => "revoke",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a verb did not do what it was asked. One set for every implementation of a board.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BoardError {
+    /// There is no such task.
+    #[error("there is no task {id:?}")]
+    NotFound {
+        /// The task.
+        id: TaskId,
+    },
+    /// The task is done, failed or cancelled.
+    #[error("the task is {state}")]
+    Terminal {
+        /// Its state.
+        state: State,
+    },
+    /// Somebody holds the task.
+    #[error("the task is held by {owner:?}{}", until_text(*.until))]
+    Taken {
+        /// Who.
+        owner: AgentId,
+        /// Until when, in the store's time; `None` if for ever. May have passed where an operator has to revoke first.
+        until: Option<Timestamp>,
+        /// Under which fence: what `revoke` wants to know.
+        fence: u64,
+    },
+    /// The task may not be claimed yet.
+    #[error("the task may not be claimed before {until}")]
+    NotYet {
+        /// From when on it may.
+        until: Timestamp,
+    },
+    /// Dependencies are not done.
+    #[error(
+        "the task waits for {} task(s): {} not done, {} failed or cancelled, {} missing",
+        .pending.len() + .failed.len() + .missing.len(), .pending.len(), .failed.len(), .missing.len()
+    )]
+    Blocked {
+        /// Those that are open or claimed.
+        pending: Vec<TaskId>,
+        /// Those that failed or were cancelled: somebody has to reopen them.
+        failed: Vec<TaskId>,
+        /// Those that do not exist.
+        missing: Vec<TaskId>,
+    },
+    /// The token does not, or no longer, hold the task. Also: the fence is not that of the standing claim.
+    #[error("the lease is lost; the task's fence is now {current_fence}")]
+    LeaseLost {
+        /// The fence that was given last.
+        current_fence: u64,
+    },
+    /// There is a task of this name with another definition.
+    #[error("there is a task {id:?} already, with another definition")]
+    AlreadyExists {
+        /// The task.
+        id: TaskId,
+    },
+    /// A dependency names a task that does not exist.
+    #[error("the dependency {id:?} does not exist")]
+    UnknownDep {
+        /// The task that is named.
+        id: TaskId,
+    },
+    /// Tasks would wait for each other.
+    #[error("the dependencies form a cycle: {}", path_text(.path))]
+    Cycle {
+        /// The cycle, each task depending on the next; the first one is repeated at the end.
+        path: Vec<TaskId>,
+    },
+    /// Other tasks depend on the task.
+    #[error("the task {dependent:?} depends on it")]
+    HasDependents {
+        /// One that does.
+        dependent: TaskId,
+    },
+    /// The task has changed since the caller looked.
+    #[error("the task has changed: its seq is now {current_seq}")]
+    SeqMismatch {
+        /// Its seq now.
+        current_seq: u64,
+    },
+    /// Something is larger than a board holds.
+    #[error("{what} is too large: {size}, at most {limit}")]
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// How large it is.
+        size: usize,
+        /// How large it may be.
+        limit: usize,
+    },
+    /// The request makes no sense.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// What is stored under one of the board's keys was not written by a board, or by one that this version understands.
+    #[error("the record under {key:?} cannot be read")]
+    Malformed {
+        /// The key.
+        key: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync + 'static>,
+    },
+    /// Others kept changing the same records. Nothing has happened; try again later.
+    #[error("gave up after {attempts} conflicts with other clients")]
+    TxnConflict {
+        /// How often it was tried.
+        attempts: u32,
+    },
+    /// It may have happened, or may yet, and nobody can tell any more from within this call.
+    #[error("whether {verb} of {id:?} has happened is unknown")]
+    OutcomeUnknown {
+        /// The verb.
+        verb: Verb,
+        /// The task; the first one for a plan.
+        id: TaskId,
+        /// The token that the verb presented or, for a claim, would have given: if it has happened, this token holds the lease.
+        token: Option<Token>,
+    },
+    /// The store failed, and nothing has happened.
+    #[error("the store failed")]
+    Backend(#[from] BackendError),
+}
+
+fn until_text(until: Option<Timestamp>) -> String {
+    until.map_or_else(|| " until released".to_owned(), |until| format!(" until {until}"))
+}
+
+fn path_text(path: &[TaskId]) -> String {
+    path.iter().map(|id| format!("{id:?}")).collect::<Vec<_>>().join(" -> ")
+}
+
+/// A board: the six verbs that workers live on. [`BoardAdapter`] implements it above any store; a host may implement it itself and
+/// run the same clauses of the contract suite.
+///
+/// # Contract
+///
+/// Every verb takes effect at one instant or not at all, and an error says that it did not happen, save
+/// [`OutcomeUnknown`](BoardError::OutcomeUnknown). Errors are judged in the order in which they are listed. Time is the
+/// store's where the store has a clock. No answer but the claimer's contains a token.
+#[async_trait]
+pub trait Board: fmt::Debug + Send + Sync + 'static {
+    /// All tasks at one instant, in ascending order of their ids.
+    ///
+    /// # Errors
+    /// [`TooLarge`](BoardError::TooLarge) above 9,999 tasks.
+    async fn list(&self) -> Result<Vec<Task>, BoardError>;
+
+    /// One task.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound).
+    async fn get(&self, id: &TaskId) -> Result<Task, BoardError>;
+
+    /// Claims a task that is open, or whose lease has expired, and whose dependencies are done. In one transaction the agent becomes
+    /// its owner, the fence and the seq grow, and the lease ends `ttl` after the time of the judgement. The token is new.
+    ///
+    /// # Errors
+    /// [`Invalid`](BoardError::Invalid), [`NotFound`](BoardError::NotFound), [`Terminal`](BoardError::Terminal),
+    /// [`Taken`](BoardError::Taken) (also by the same agent name), [`NotYet`](BoardError::NotYet),
+    /// [`Blocked`](BoardError::Blocked), in this order.
+    async fn claim(&self, id: &TaskId, agent: &AgentId, request: ClaimRequest) -> Result<Claim, BoardError>;
+
+    /// Moves the end of the lease to `ttl` after the time of the judgement. The token stays. Exactly at expiry is too late.
+    ///
+    /// # Errors
+    /// [`Invalid`](BoardError::Invalid), [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost).
+    async fn renew(&self, id: &TaskId, token: &Token, ttl: Duration) -> Result<Lease, BoardError>;
+
+    /// Gives the claim back: the task is open again. Accepted after expiry too, until somebody takes over. The same token again gets
+    /// the same answer until the task is claimed again.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost).
+    async fn release(&self, id: &TaskId, token: &Token) -> Result<(), BoardError>;
+
+    /// The task is done, for ever. Accepted after expiry too, until somebody takes over. The same token again gets the outcome
+    /// that was kept, which is the first one.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost).
+    async fn complete(&self, id: &TaskId, token: &Token, outcome: Outcome) -> Result<Outcome, BoardError>;
+}
+
+/// What planners and operators need beyond the contract of [`Board`].
+#[async_trait]
+pub trait ExtendedBoard: Board {
+    /// Adds one task. The same definition again is [`Added::Existed`] and changes nothing.
+    ///
+    /// # Errors
+    /// [`Invalid`](BoardError::Invalid), [`TooLarge`](BoardError::TooLarge), [`AlreadyExists`](BoardError::AlreadyExists),
+    /// [`UnknownDep`](BoardError::UnknownDep), [`Cycle`](BoardError::Cycle).
+    async fn add(&self, task: TaskSpec) -> Result<Added, BoardError>;
+
+    /// Adds a plan: all or nothing if it fits one transaction, else in pieces in dependency order. After an error, adding the same plan
+    /// again goes on where it stopped.
+    ///
+    /// # Errors
+    /// As [`add`](ExtendedBoard::add).
+    async fn add_plan(&self, plan: &Plan) -> Result<PlanReport, BoardError>;
+
+    /// Removes a task that nothing depends on and nobody holds.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound), [`Taken`](BoardError::Taken) (also after expiry: an operator revokes first),
+    /// [`HasDependents`](BoardError::HasDependents).
+    async fn remove(&self, id: &TaskId) -> Result<(), BoardError>;
+
+    /// Replaces the dependencies of an open task. With `expected_seq`, only if the task has not changed since it had that seq.
+    ///
+    /// # Errors
+    /// [`Invalid`](BoardError::Invalid), [`TooLarge`](BoardError::TooLarge), [`NotFound`](BoardError::NotFound),
+    /// [`Terminal`](BoardError::Terminal), [`Taken`](BoardError::Taken) (also after expiry),
+    /// [`SeqMismatch`](BoardError::SeqMismatch), [`UnknownDep`](BoardError::UnknownDep), [`Cycle`](BoardError::Cycle).
+    async fn set_deps(
+        &self,
+        id: &TaskId,
+        deps: &[TaskId],
+        expected_seq: Option<u64>,
+    ) -> Result<(), BoardError>;
+
+    /// The holder says that the task has failed. The same token again gets the reason that was kept, until the task is claimed again.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost).
+    async fn fail(&self, id: &TaskId, token: &Token, reason: Outcome) -> Result<Outcome, BoardError>;
+
+    /// Cancels a task, held or not. Success if it is cancelled already.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound), [`Terminal`](BoardError::Terminal) if done or failed.
+    async fn cancel(&self, id: &TaskId) -> Result<(), BoardError>;
+
+    /// Opens a failed or cancelled task again and sets its attempts to zero. Success if it is open already.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound), [`Terminal`](BoardError::Terminal) if done, [`Taken`](BoardError::Taken) if claimed.
+    async fn reopen(&self, id: &TaskId) -> Result<(), BoardError>;
+
+    /// Frees the claim with this fence, whoever holds it. Success if that claim no longer stands and no later one does.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost) if another claim stands.
+    async fn revoke(&self, id: &TaskId, fence: u64) -> Result<(), BoardError>;
+
+    /// Claims the first task that can be claimed: the highest priority, and within it the first in line. `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Invalid`](BoardError::Invalid); [`Malformed`](BoardError::Malformed) if an unreadable record was met and nothing else found.
+    async fn claim_next(
+        &self,
+        agent: &AgentId,
+        filter: &Filter,
+        ttl: Duration,
+    ) -> Result<Option<Claim>, BoardError>;
+}
+
+macro_rules! forward {
+    ($pointer:ident) => {
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<B: Board + ?Sized> Board for $pointer<B> {
+            async fn list(&self) -> Result<Vec<Task>, BoardError> {
+                (**self).list().await
+            }
+            async fn get(&self, id: &TaskId) -> Result<Task, BoardError> {
+                (**self).get(id).await
+            }
+            async fn claim(
+                &self,
+                id: &TaskId,
+                agent: &AgentId,
+                request: ClaimRequest,
+            ) -> Result<Claim, BoardError> {
+                (**self).claim(id, agent, request).await
+            }
+            async fn renew(&self, id: &TaskId, token: &Token, ttl: Duration) -> Result<Lease, BoardError> {
+                (**self).renew(id, token, ttl).await
+            }
+            async fn release(&self, id: &TaskId, token: &Token) -> Result<(), BoardError> {
+                (**self).release(id, token).await
+            }
+            async fn complete(
+                &self,
+                id: &TaskId,
+                token: &Token,
+                outcome: Outcome,
+            ) -> Result<Outcome, BoardError> {
+                (**self).complete(id, token, outcome).await
+            }
+        }
+
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<B: ExtendedBoard + ?Sized> ExtendedBoard for $pointer<B> {
+            async fn add(&self, task: TaskSpec) -> Result<Added, BoardError> {
+                (**self).add(task).await
+            }
+            async fn add_plan(&self, plan: &Plan) -> Result<PlanReport, BoardError> {
+                (**self).add_plan(plan).await
+            }
+            async fn remove(&self, id: &TaskId) -> Result<(), BoardError> {
+                (**self).remove(id).await
+            }
+            async fn set_deps(
+                &self,
+                id: &TaskId,
+                deps: &[TaskId],
+                expected_seq: Option<u64>,
+            ) -> Result<(), BoardError> {
+                (**self).set_deps(id, deps, expected_seq).await
+            }
+            async fn fail(&self, id: &TaskId, token: &Token, reason: Outcome) -> Result<Outcome, BoardError> {
+                (**self).fail(id, token, reason).await
+            }
+            async fn cancel(&self, id: &TaskId) -> Result<(), BoardError> {
+                (**self).cancel(id).await
+            }
+            async fn reopen(&self, id: &TaskId) -> Result<(), BoardError> {
+                (**self).reopen(id).await
+            }
+            async fn revoke(&self, id: &TaskId, fence: u64) -> Result<(), BoardError> {
+                (**self).revoke(id, fence).await
+            }
+            async fn claim_next(
+                &self,
+                agent: &AgentId,
+                filter: &Filter,
+                ttl: Duration,
+            ) -> Result<Option<Claim>, BoardError> {
+                (**self).claim_next(agent, filter, ttl).await
+            }
+        }
+    };
+}
+
+forward!(Arc);
+forward!(Box);

@@ -1,0 +1,666 @@
+//! The types of a task board: tasks, states, leases, plans.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::BoardError;
+use crate::clock::Timestamp;
+use crate::token::{RequestId, Token};
+
+/// The limits of a board, the same on every backend.
+pub mod limits {
+    /// The longest task id, in bytes.
+    pub const ID_BYTES: usize = 200;
+    /// The longest agent name, in bytes.
+    pub const AGENT_BYTES: usize = 200;
+    /// The longest title, in bytes.
+    pub const TITLE_BYTES: usize = 4_096;
+    /// The longest outcome, in bytes. Heads stay small, so that a board of 9,999 tasks is listed at one instant.
+    pub const OUTCOME_BYTES: usize = 512;
+    /// The most dependencies of one task, so that every change of the graph stays one transaction.
+    pub const DEPENDENCIES: usize = 1_024;
+    /// The most labels of one task.
+    pub const LABELS: usize = 64;
+    /// The longest label, in bytes.
+    pub const LABEL_BYTES: usize = 200;
+    /// The largest payload, in bytes.
+    pub const PAYLOAD_BYTES: usize = 256 * 1_024;
+    /// The most tasks that [`list`](super::super::Board::list) returns at one instant.
+    pub const LISTED_TASKS: usize = 9_999;
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $limit:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            #[doc = concat!("A checked ", $what, ".")]
+            ///
+            /// # Errors
+            /// [`BoardError::Invalid`] if it is empty or contains NUL, [`BoardError::TooLarge`] if it has more than 200 bytes.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, BoardError> {
+                let name = $name::unchecked(text);
+                name.validate()?;
+                Ok(name)
+            }
+
+            /// One that is checked by whoever uses it: verbs refuse a bad one, [`check`](super::check()) reports it.
+            #[must_use]
+            pub fn unchecked(text: impl AsRef<str>) -> Self {
+                $name(text.as_ref().into())
+            }
+
+            /// Checks the limits.
+            ///
+            /// # Errors
+            /// As [`new`](Self::new).
+            pub fn validate(&self) -> Result<(), BoardError> {
+                if self.0.is_empty() {
+                    return Err(BoardError::Invalid(concat!("the ", $what, " is empty").into()));
+                }
+                if self.0.contains('\0') {
+                    return Err(BoardError::Invalid(concat!("the ", $what, " contains a NUL character").into()));
+                }
+                if self.0.len() > $limit {
+                    return Err(BoardError::TooLarge {
+                        what: concat!("the ", $what),
+                        size: self.0.len(),
+                        limit: $limit,
+                    });
+                }
+                Ok(())
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BoardError;
+            fn from_str(text: &str) -> Result<Self, BoardError> {
+                $name::new(text)
+            }
+        }
+    };
+}
+
+name_type! {
+    /// The name of a task: 1 to 200 bytes of UTF-8 without NUL, compared as bytes.
+    TaskId, "task id", limits::ID_BYTES
+}
+
+name_type! {
+    /// The name of whoever claims: 1 to 200 bytes of UTF-8 without NUL. It is shown to people and proves nothing; the token does.
+    AgentId, "agent name", limits::AGENT_BYTES
+}
+
+/// The state of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum State {
+    /// Nobody holds it. It can be claimed once its dependencies are done.
+    Open,
+    /// Somebody holds it, or did until the lease expired and nobody took over.
+    Claimed,
+    /// It has been completed. For ever.
+    Done,
+    /// It has failed. It can be reopened.
+    Failed,
+    /// An operator has cancelled it. It can be reopened.
+    Cancelled,
+    /// A state that this version of coord does not know. Never claimable.
+    Unknown(u8),
+}
+
+impl State {
+    /// Whether nothing more happens to the task by itself.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, State::Done | State::Failed | State::Cancelled)
+    }
+
+    /// The state as one lower-case word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Open => "open",
+            State::Claimed => "claimed",
+            State::Done => "done",
+            State::Failed => "failed",
+            State::Cancelled => "cancelled",
+            State::Unknown(_) => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What everybody may know of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseInfo {
+    /// The fence: strictly greater than that of every earlier claim of this id, over removal and re-adding too. Hand it to
+    /// whatever the task writes to, and let that refuse a smaller one than it has seen.
+    pub fence: u64,
+    /// When the lease expires, in the store's time; `None` if never.
+    pub until: Option<Timestamp>,
+}
+
+/// What only the claimer gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// What proves the claim.
+    pub token: Token,
+    /// As [`LeaseInfo::fence`].
+    pub fence: u64,
+    /// As [`LeaseInfo::until`].
+    pub until: Option<Timestamp>,
+}
+
+/// A claimed task and its lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The task as the claim left it.
+    pub task: Task,
+    /// The lease.
+    pub lease: Lease,
+}
+
+/// How to claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClaimRequest {
+    /// How long the lease lives from the time of the claim; `None` for ever. Zero, less than a microsecond, or beyond the
+    /// representable time is [`BoardError::Invalid`].
+    pub ttl: Option<Duration>,
+    /// With a request id, the same agent's same request finds its lease again while it lives, after a lost answer or a dropped call.
+    pub request: Option<RequestId>,
+}
+
+impl ClaimRequest {
+    /// A claim whose lease lives this long.
+    #[must_use]
+    pub fn for_ttl(ttl: Duration) -> Self {
+        ClaimRequest { ttl: Some(ttl), request: None }
+    }
+
+    /// A claim whose lease never expires: if the holder dies, only an operator's `revoke` frees the task.
+    #[must_use]
+    pub fn forever() -> Self {
+        ClaimRequest { ttl: None, request: None }
+    }
+
+    /// The same claim under a request id.
+    #[must_use]
+    pub fn with_request(mut self, request: RequestId) -> Self {
+        self.request = Some(request);
+        self
+    }
+}
+
+/// What became of a task, in at most 512 bytes of text: a result, a reason, or where to find them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Outcome(String);
+
+impl Outcome {
+    /// An outcome.
+    ///
+    /// # Errors
+    /// [`BoardError::TooLarge`] if it has more than 512 bytes.
+    pub fn new(text: impl Into<String>) -> Result<Self, BoardError> {
+        let text = text.into();
+        if text.len() > limits::OUTCOME_BYTES {
+            return Err(BoardError::TooLarge {
+                what: "the outcome",
+                size: text.len(),
+                limit: limits::OUTCOME_BYTES,
+            });
+        }
+        Ok(Outcome(text))
+    }
+
+    /// The outcome cut to the limit, at a character boundary.
+    #[must_use]
+    pub fn truncated(text: &str) -> Self {
+        let end = (0..=text.len().min(limits::OUTCOME_BYTES)).rev().find(|end| text.is_char_boundary(*end));
+        Outcome(text[..end.unwrap_or(0)].to_owned())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A task as a board shows it. It never contains a token or a request id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Task {
+    /// Its name.
+    pub id: TaskId,
+    /// What people read.
+    pub title: String,
+    /// The tasks that must be done before it can be claimed.
+    pub deps: Vec<TaskId>,
+    /// Its state.
+    pub state: State,
+    /// Who holds it, if claimed.
+    pub owner: Option<AgentId>,
+    /// The lease, if claimed.
+    pub lease: Option<LeaseInfo>,
+    /// Grows with every change of the task, over removal and re-adding too.
+    pub seq: u64,
+    /// The fence that was given last; 0 if none was ever given.
+    pub fence: u64,
+    /// Its place in line: tasks of one priority are handed out in this order.
+    pub order: u64,
+    /// Higher ones are handed out first.
+    pub priority: i32,
+    /// What filters match.
+    pub labels: Vec<String>,
+    /// How many claims it has seen since it was added or reopened, releases not counted.
+    pub attempts: u32,
+    /// What became of it, if done or failed.
+    pub outcome: Option<Outcome>,
+    /// When it last changed: the time of the judgement.
+    pub touched: Timestamp,
+    /// What the application needs to run it; opaque to coord.
+    pub payload: Bytes,
+}
+
+impl Task {
+    /// An open task without anything.
+    #[must_use]
+    pub fn new(id: TaskId) -> Self {
+        Task {
+            id,
+            title: String::new(),
+            deps: Vec::new(),
+            state: State::Open,
+            owner: None,
+            lease: None,
+            seq: 0,
+            fence: 0,
+            order: 0,
+            priority: 0,
+            labels: Vec::new(),
+            attempts: 0,
+            outcome: None,
+            touched: Timestamp::EPOCH,
+            payload: Bytes::new(),
+        }
+    }
+}
+
+/// The definition of a task to be added.
+///
+/// ```
+/// use coord_core::board::{TaskId, TaskSpec};
+///
+/// let build = TaskId::new("build")?;
+/// let test = TaskSpec::new(TaskId::new("test")?).title("Run the tests").dep(build).label("ci").priority(5);
+/// assert_eq!(test.deps.len(), 1);
+/// # Ok::<(), coord_core::board::BoardError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TaskSpec {
+    /// As [`Task::id`].
+    pub id: TaskId,
+    /// As [`Task::title`]; at most 4,096 bytes.
+    pub title: String,
+    /// As [`Task::deps`]; at most 1,024.
+    pub deps: Vec<TaskId>,
+    /// As [`Task::labels`]; at most 64 of at most 200 bytes.
+    pub labels: Vec<String>,
+    /// As [`Task::priority`].
+    pub priority: i32,
+    /// As [`Task::payload`]; at most 256 KiB.
+    pub payload: Bytes,
+}
+
+impl TaskSpec {
+    /// A task without title, dependencies, labels and payload, of priority 0.
+    #[must_use]
+    pub fn new(id: TaskId) -> Self {
+        TaskSpec {
+            id,
+            title: String::new(),
+            deps: Vec::new(),
+            labels: Vec::new(),
+            priority: 0,
+            payload: Bytes::new(),
+        }
+    }
+
+    /// With this title.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    /// With one more dependency.
+    #[must_use]
+    pub fn dep(mut self, dep: TaskId) -> Self {
+        self.deps.push(dep);
+        self
+    }
+
+    /// With these dependencies more.
+    #[must_use]
+    pub fn deps(mut self, deps: impl IntoIterator<Item = TaskId>) -> Self {
+        self.deps.extend(deps);
+        self
+    }
+
+    /// With one more label.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.labels.push(label.into());
+        self
+    }
+
+    /// With this priority.
+    #[must_use]
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// With this payload.
+    #[must_use]
+    pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = payload.into();
+        self
+    }
+
+    /// Checks everything that can be checked without the board.
+    ///
+    /// # Errors
+    /// [`BoardError::Invalid`], [`BoardError::TooLarge`], or [`BoardError::Cycle`] if the task depends on itself.
+    pub fn validate(&self) -> Result<(), BoardError> {
+        let too_large = |what, size, limit| Err(BoardError::TooLarge { what, size, limit });
+        self.id.validate()?;
+        if self.title.len() > limits::TITLE_BYTES {
+            return too_large("the title", self.title.len(), limits::TITLE_BYTES);
+        }
+        if self.labels.len() > limits::LABELS {
+            return too_large("the number of labels", self.labels.len(), limits::LABELS);
+        }
+        for label in &self.labels {
+            if label.is_empty() {
+                return Err(BoardError::Invalid("a label is empty".into()));
+            }
+            if label.len() > limits::LABEL_BYTES {
+                return too_large("a label", label.len(), limits::LABEL_BYTES);
+            }
+        }
+        if self.payload.len() > limits::PAYLOAD_BYTES {
+            return too_large("the payload", self.payload.len(), limits::PAYLOAD_BYTES);
+        }
+        validate_deps(&self.id, &self.deps)
+    }
+}
+
+/// Checks the dependencies of a task as far as that goes without the board.
+pub(crate) fn validate_deps(id: &TaskId, deps: &[TaskId]) -> Result<(), BoardError> {
+    if deps.len() > limits::DEPENDENCIES {
+        return Err(BoardError::TooLarge {
+            what: "the number of dependencies",
+            size: deps.len(),
+            limit: limits::DEPENDENCIES,
+        });
+    }
+    let mut seen = BTreeSet::new();
+    for dep in deps {
+        dep.validate()?;
+        if dep == id {
+            return Err(BoardError::Cycle { path: vec![id.clone(), id.clone()] });
+        }
+        if !seen.insert(dep) {
+            return Err(BoardError::Invalid(format!("the dependency {dep:?} is named twice")));
+        }
+    }
+    Ok(())
+}
+
+/// Which tasks [`claim_next`](super::ExtendedBoard::claim_next) may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Filter {
+    /// The task must have all of these labels.
+    pub labels: Vec<String>,
+}
+
+impl Filter {
+    /// Every task.
+    #[must_use]
+    pub fn any() -> Self {
+        Filter::default()
+    }
+
+    /// The task must also have this label.
+    #[must_use]
+    pub fn with_label(mut self, label: impl Into<String>) -> Self {
+        self.labels.push(label.into());
+        self
+    }
+
+    /// Whether a task with these labels passes.
+    #[must_use]
+    pub fn matches(&self, labels: &[String]) -> bool {
+        self.labels.iter().all(|label| labels.contains(label))
+    }
+}
+
+/// What [`add`](super::ExtendedBoard::add) did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Added {
+    /// The task is new.
+    New,
+    /// The task was added with the same definition before; nothing has changed.
+    Existed,
+}
+
+/// What [`add_plan`](super::ExtendedBoard::add_plan) did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanReport {
+    /// How many tasks are new.
+    pub added: usize,
+    /// How many had been added with the same definition before.
+    pub existed: usize,
+}
+
+/// Tasks that are added together: ids are unique, and dependencies within the plan have no cycle.
+///
+/// ```
+/// use coord_core::board::{Plan, TaskId, TaskSpec};
+///
+/// let (a, b) = (TaskId::new("a")?, TaskId::new("b")?);
+/// let plan = Plan::new([TaskSpec::new(b.clone()).dep(a.clone()), TaskSpec::new(a.clone())])?;
+/// // The tasks are kept in dependency order.
+/// assert_eq!(plan.tasks()[0].id, a);
+/// assert!(Plan::new([TaskSpec::new(a.clone()).dep(b.clone()), TaskSpec::new(b).dep(a)]).is_err());
+/// # Ok::<(), coord_core::board::BoardError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    tasks: Vec<TaskSpec>,
+}
+
+impl Plan {
+    /// A plan. Its tasks are put in dependency order, and otherwise keep their order. Dependencies that are not in the plan must be
+    /// on the board when the plan is added.
+    ///
+    /// # Errors
+    /// What [`TaskSpec::validate`] finds; [`BoardError::AlreadyExists`] for an id that the plan has twice;
+    /// [`BoardError::Cycle`] with the path of a cycle.
+    pub fn new(tasks: impl IntoIterator<Item = TaskSpec>) -> Result<Self, BoardError> {
+        let tasks: Vec<TaskSpec> = tasks.into_iter().collect();
+        let mut position = BTreeMap::new();
+        for (index, task) in tasks.iter().enumerate() {
+            task.validate()?;
+            if position.insert(task.id.clone(), index).is_some() {
+                return Err(BoardError::AlreadyExists { id: task.id.clone() });
+            }
+        }
+        let order = dependency_order(tasks.len(), |index| {
+            tasks[index].deps.iter().filter_map(|dep| position.get(dep).copied()).collect()
+        })
+        .map_err(|cycle| BoardError::Cycle {
+            path: cycle.into_iter().map(|index| tasks[index].id.clone()).collect(),
+        })?;
+        let mut slots: Vec<Option<TaskSpec>> = tasks.into_iter().map(Some).collect();
+        Ok(Plan { tasks: order.into_iter().filter_map(|index| slots[index].take()).collect() })
+    }
+
+    /// The tasks, each after its dependencies.
+    #[must_use]
+    pub fn tasks(&self) -> &[TaskSpec] {
+        &self.tasks
+    }
+}
+
+/// Puts the nodes `0..count` of a graph in an order in which each comes after its dependencies, and keeps their order otherwise.
+/// Depth-first search with its own stack, so that a chain of any length is no deeper than memory. On a cycle: its path, the first
+/// node repeated at the end.
+pub(crate) fn dependency_order(
+    count: usize,
+    deps: impl Fn(usize) -> Vec<usize>,
+) -> Result<Vec<usize>, Vec<usize>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Mark {
+        Unseen,
+        Open,
+        Placed,
+    }
+    let mut marks = vec![Mark::Unseen; count];
+    let mut order = Vec::with_capacity(count);
+    for root in 0..count {
+        if marks[root] != Mark::Unseen {
+            continue;
+        }
+        marks[root] = Mark::Open;
+        let mut stack = vec![(root, deps(root).into_iter())];
+        while let Some((node, rest)) = stack.last_mut() {
+            let node = *node;
+            match rest.next() {
+                None => {
+                    marks[node] = Mark::Placed;
+                    order.push(node);
+                    stack.pop();
+                }
+                Some(dep) => match marks[dep] {
+                    Mark::Placed => {}
+                    Mark::Unseen => {
+                        marks[dep] = Mark::Open;
+                        stack.push((dep, deps(dep).into_iter()));
+                    }
+                    Mark::Open => {
+                        let start = stack.iter().position(|(node, _)| *node == dep).unwrap_or(0);
+                        let mut path: Vec<usize> = stack[start..].iter().map(|(node, _)| *node).collect();
+                        path.push(dep);
+                        return Err(path);
+                    }
+                },
+            }
+        }
+    }
+    Ok(order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> TaskId {
+        TaskId::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_cycle_is_named_by_its_path() {
+        let plan = Plan::new([
+            TaskSpec::new(id("root")).dep(id("a")),
+            TaskSpec::new(id("a")).dep(id("b")),
+            TaskSpec::new(id("b")).dep(id("c")),
+            TaskSpec::new(id("c")).dep(id("a")),
+        ]);
+        let Err(BoardError::Cycle { path }) = plan else { panic!("{plan:?}") };
+        assert_eq!(path, [id("a"), id("b"), id("c"), id("a")]);
+    }
+
+    #[test]
+    fn a_long_chain_does_not_overflow_the_stack() {
+        let count = 100_000;
+        let order = dependency_order(count, |n| if n + 1 < count { vec![n + 1] } else { vec![] }).unwrap();
+        assert_eq!(order.first(), Some(&(count - 1)));
+    }
+
+    #[test]
+    fn limits_are_exact() {
+        let spec = || TaskSpec::new(id("t"));
+        let deps = |n: usize| (0..n).map(|n| id(&format!("d{n}"))).collect::<Vec<_>>();
+        assert!(TaskId::new("i".repeat(200)).is_ok());
+        assert!(
+            spec()
+                .deps(deps(1_024))
+                .title("t".repeat(4_096))
+                .payload(vec![0; 256 * 1_024])
+                .validate()
+                .is_ok()
+        );
+        for (what, bad) in [
+            ("id", TaskId::new("i".repeat(201)).map(|_| ())),
+            ("deps", spec().deps(deps(1_025)).validate()),
+            ("title", spec().title("t".repeat(600 * 1_024)).validate()),
+            ("payload", spec().payload(vec![0; 256 * 1_024 + 1]).validate()),
+            ("label", spec().label("l".repeat(201)).validate()),
+            ("outcome", Outcome::new("o".repeat(513)).map(|_| ())),
+        ] {
+            assert!(matches!(bad, Err(BoardError::TooLarge { .. })), "{what}: {bad:?}");
+        }
+        for bad in [TaskId::new(""), TaskId::new("a\0")] {
+            assert!(matches!(bad, Err(BoardError::Invalid(_))), "{bad:?}");
+        }
+        assert!(matches!(spec().dep(id("t")).validate(), Err(BoardError::Cycle { .. })));
+        assert!(matches!(spec().dep(id("a")).dep(id("a")).validate(), Err(BoardError::Invalid(_))));
+        assert_eq!(Outcome::truncated(&"é".repeat(300)).as_str().len(), 512);
+    }
+}

@@ -1,0 +1,1 @@
+//! The loop of every verb: snapshot, judge, transaction.

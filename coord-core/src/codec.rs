@@ -1,0 +1,124 @@
+//! The envelope of every record: a magic, a format version, a kind, and the payload.
+//!
+//! bincode is used here and nowhere else, behind the format version, so that it can be replaced without touching anything else.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::key::limits;
+
+/// The first bytes of every record of ours. The first one is no valid start of UTF-8 text, so text is never taken for a record.
+const MAGIC: [u8; 4] = [0xC0, b'R', b'D', b'1'];
+/// The format of the payloads below it: bincode 2, standard configuration, through serde.
+const FORMAT: u8 = 1;
+const HEADER: usize = MAGIC.len() + 2;
+
+/// What a record is. The numbers are part of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum RecordKind {
+    /// The guard of a board's tasks and edges.
+    Topology = 1,
+    /// The head of a task.
+    TaskHead = 2,
+    /// The definition of a task.
+    TaskDefinition = 3,
+    /// An edge of the dependency graph: a marker without content.
+    Edge = 4,
+}
+
+/// Why bytes are not the record that was expected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DecodeError {
+    #[error("the bytes are not a record of coord")]
+    Foreign,
+    #[error("the record has format {0}, which this version of coord does not know")]
+    Format(u8),
+    #[error("the record is of kind {found}, not {expected:?}")]
+    Kind { expected: RecordKind, found: u8 },
+    #[error("the record's payload is damaged")]
+    Payload(#[source] bincode::error::DecodeError),
+    #[error("the record has {0} bytes after its end")]
+    Trailing(usize),
+}
+
+fn config() -> impl bincode::config::Config {
+    bincode::config::standard().with_limit::<{ limits::VALUE_BYTES }>()
+}
+
+/// Encodes a record.
+///
+/// # Panics
+/// Never for the record types of this crate: their maps, lengths and numbers are all of the kinds that the format has.
+pub(crate) fn encode<T: Serialize>(kind: RecordKind, record: &T) -> Bytes {
+    let mut bytes = Vec::with_capacity(64);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&[FORMAT, kind as u8]);
+    let payload = bincode::serde::encode_to_vec(record, bincode::config::standard())
+        .expect("a record of this crate can be encoded");
+    bytes.extend_from_slice(&payload);
+    bytes.into()
+}
+
+/// Decodes a record: the whole of `bytes`, of this kind, and nothing else.
+pub(crate) fn decode<T: DeserializeOwned>(kind: RecordKind, bytes: &[u8]) -> Result<T, DecodeError> {
+    let (Some(magic), Some(&[format, found])) =
+        (bytes.first_chunk::<4>(), bytes.get(MAGIC.len()..HEADER).and_then(<[u8]>::first_chunk::<2>))
+    else {
+        return Err(DecodeError::Foreign);
+    };
+    if *magic != MAGIC {
+        return Err(DecodeError::Foreign);
+    }
+    if format != FORMAT {
+        return Err(DecodeError::Format(format));
+    }
+    if found != kind as u8 {
+        return Err(DecodeError::Kind { expected: kind, found });
+    }
+    let payload = &bytes[HEADER..];
+    let (record, read) =
+        bincode::serde::decode_from_slice(payload, config()).map_err(DecodeError::Payload)?;
+    if read != payload.len() {
+        return Err(DecodeError::Trailing(payload.len() - read));
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_records_of_the_kind_are_read() {
+        let record = (7_u64, "text".to_owned());
+        let bytes = encode(RecordKind::Topology, &record);
+        assert_eq!(decode::<(u64, String)>(RecordKind::Topology, &bytes).unwrap(), record);
+        for cut in 0..bytes.len() {
+            assert!(decode::<(u64, String)>(RecordKind::Topology, &bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        let mut long = bytes.to_vec();
+        long.push(0);
+        assert!(matches!(
+            decode::<(u64, String)>(RecordKind::Topology, &long),
+            Err(DecodeError::Trailing(1))
+        ));
+        assert!(matches!(
+            decode::<(u64, String)>(RecordKind::TaskHead, &bytes),
+            Err(DecodeError::Kind { found: 1, .. })
+        ));
+        let mut other = bytes.to_vec();
+        other[4] = 2;
+        assert!(matches!(decode::<(u64, String)>(RecordKind::Topology, &other), Err(DecodeError::Format(2))));
+        assert!(matches!(decode::<()>(RecordKind::Topology, b"{\"json\":1}"), Err(DecodeError::Foreign)));
+    }
+
+    #[test]
+    fn a_length_that_lies_allocates_nothing() {
+        // A vector that says it has 2^60 elements.
+        let mut bytes = encode(RecordKind::Topology, &()).to_vec();
+        bytes.extend_from_slice(&[253, 0, 0, 0, 0, 0, 0, 0, 16]);
+        assert!(matches!(decode::<Vec<u64>>(RecordKind::Topology, &bytes), Err(DecodeError::Payload(_))));
+    }
+}

@@ -1,0 +1,25 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+pub mod board;
+mod cas;
+mod clock;
+mod codec;
+pub mod criteria;
+mod error;
+mod key;
+pub mod layer;
+mod snapshot;
+pub mod token;
+mod txn;
+
+pub use async_trait::async_trait;
+pub use bytes::Bytes;
+
+pub use backend::Backend;
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use error::{BackendError, ErrorKind, Operation};
+pub use key::{Key, Namespace, Prefix, limits};
+pub use snapshot::{Entry, KeyRange, KeySet, Snapshot, Version};
+pub use token::{OperationId, RequestId, Token};
+pub use txn::{Assert, Mutation, Txn, TxnOutcome};
