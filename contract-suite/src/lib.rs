@@ -1,1 +1,23 @@
 #![doc = include_str!("../README.md")]
+
+mod backend;
+mod board;
+mod clause;
+mod context;
+mod faults;
+mod harness;
+mod memory;
+mod mimic;
+pub mod process;
+mod report;
+mod run;
+
+pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, clause, clauses};
+pub use context::{Context, remove_all};
+pub use harness::{
+    BoardHarness, BoardSeat, Control, ControlError, Cut, CutPoint, Harness, Misconfiguration, ServerControl,
+};
+pub use memory::MemoryHarness;
+pub use mimic::{main, main_subject};
+pub use report::{Report, Row, RowResult};
+pub use run::{Options, Subject, check, is_required, run, run_clause, run_subject};
