@@ -3,8 +3,13 @@
 //! [`Board`] is the store-neutral contract of six verbs, [`ExtendedBoard`] what planners and operators need besides,
 //! [`BoardAdapter`] the one implementation of the judging logic, above any [`Backend`](crate::Backend).
 
+mod adapter;
 mod check;
+mod claim;
+mod ready;
+mod record;
 mod task;
+mod topology;
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,12 +17,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use adapter::{BoardAdapter, BoardOptions, TaskPage};
 pub use check::{Problem, ProblemCode, check};
 pub use task::{
     Added, AgentId, Claim, ClaimRequest, Filter, Lease, LeaseInfo, Outcome, Plan, PlanReport, State, Task,
     TaskId, TaskSpec, limits,
 };
 
+use crate::backend::Backend;
 use crate::clock::Timestamp;
 use crate::error::BackendError;
 use crate::token::Token;
@@ -423,3 +430,68 @@ macro_rules! forward {
 
 forward!(Arc);
 forward!(Box);
+
+#[async_trait]
+impl<B: Backend> Board for BoardAdapter<B> {
+    async fn list(&self) -> Result<Vec<Task>, BoardError> {
+        self.list_tasks().await
+    }
+    async fn get(&self, id: &TaskId) -> Result<Task, BoardError> {
+        self.get_task(id).await
+    }
+    async fn claim(&self, id: &TaskId, agent: &AgentId, request: ClaimRequest) -> Result<Claim, BoardError> {
+        self.claim_task(id, agent, &request).await
+    }
+    async fn renew(&self, id: &TaskId, token: &Token, ttl: Duration) -> Result<Lease, BoardError> {
+        self.renew_task(id, token, ttl).await
+    }
+    async fn release(&self, id: &TaskId, token: &Token) -> Result<(), BoardError> {
+        self.release_task(id, token).await
+    }
+    async fn complete(&self, id: &TaskId, token: &Token, outcome: Outcome) -> Result<Outcome, BoardError> {
+        self.complete_task(id, token, outcome).await
+    }
+}
+
+#[async_trait]
+impl<B: Backend> ExtendedBoard for BoardAdapter<B> {
+    async fn add(&self, task: TaskSpec) -> Result<Added, BoardError> {
+        task.validate()?;
+        let added = self.add_tasks(std::slice::from_ref(&task)).await?;
+        Ok(added.first().copied().unwrap_or(Added::Existed))
+    }
+    async fn add_plan(&self, plan: &Plan) -> Result<PlanReport, BoardError> {
+        self.add_whole_plan(plan).await
+    }
+    async fn remove(&self, id: &TaskId) -> Result<(), BoardError> {
+        self.remove_task(id).await
+    }
+    async fn set_deps(
+        &self,
+        id: &TaskId,
+        deps: &[TaskId],
+        expected_seq: Option<u64>,
+    ) -> Result<(), BoardError> {
+        self.reconnect_task(id, deps, expected_seq).await
+    }
+    async fn fail(&self, id: &TaskId, token: &Token, reason: Outcome) -> Result<Outcome, BoardError> {
+        self.fail_task(id, token, reason).await
+    }
+    async fn cancel(&self, id: &TaskId) -> Result<(), BoardError> {
+        self.cancel_task(id).await
+    }
+    async fn reopen(&self, id: &TaskId) -> Result<(), BoardError> {
+        self.reopen_task(id).await
+    }
+    async fn revoke(&self, id: &TaskId, fence: u64) -> Result<(), BoardError> {
+        self.revoke_task(id, fence).await
+    }
+    async fn claim_next(
+        &self,
+        agent: &AgentId,
+        filter: &Filter,
+        ttl: Duration,
+    ) -> Result<Option<Claim>, BoardError> {
+        self.claim_next_task(agent, filter, ttl).await
+    }
+}

@@ -296,6 +296,8 @@ pub struct Task {
     pub labels: Vec<String>,
     /// How many claims it has seen since it was added or reopened, releases not counted.
     pub attempts: u32,
+    /// It may not be claimed before this time, in the store's time.
+    pub not_before: Option<Timestamp>,
     /// What became of it, if done or failed.
     pub outcome: Option<Outcome>,
     /// When it last changed: the time of the judgement.
@@ -321,6 +323,7 @@ impl Task {
             priority: 0,
             labels: Vec::new(),
             attempts: 0,
+            not_before: None,
             outcome: None,
             touched: Timestamp::EPOCH,
             payload: Bytes::new(),
@@ -351,6 +354,8 @@ pub struct TaskSpec {
     pub labels: Vec<String>,
     /// As [`Task::priority`].
     pub priority: i32,
+    /// As [`Task::not_before`].
+    pub not_before: Option<Timestamp>,
     /// As [`Task::payload`]; at most 256 KiB.
     pub payload: Bytes,
 }
@@ -365,6 +370,7 @@ impl TaskSpec {
             deps: Vec::new(),
             labels: Vec::new(),
             priority: 0,
+            not_before: None,
             payload: Bytes::new(),
         }
     }
@@ -401,6 +407,13 @@ impl TaskSpec {
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
+        self
+    }
+
+    /// Not to be claimed before this time, in the store's time.
+    #[must_use]
+    pub fn not_before(mut self, time: Timestamp) -> Self {
+        self.not_before = Some(time);
         self
     }
 

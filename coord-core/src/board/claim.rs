@@ -1,0 +1,405 @@
+//! The verbs on one head: claim, renew, release, complete, fail, and the operators' cancel, reopen and revoke.
+
+use std::time::Duration;
+
+use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
+use super::record::{
+    Head, Held, Settled, SettledBy, StoredState, definition_key, encode_head, head_key, malformed,
+    read_definition, read_head, shown,
+};
+use super::task::{AgentId, Claim, ClaimRequest, Lease, Outcome, State, TaskId};
+use super::{BoardError, Verb};
+use crate::backend::Backend;
+use crate::cas::{Fate, Judge, Pending, Step, Time, View};
+use crate::clock::Timestamp;
+use crate::key::Key;
+use crate::token::{OperationId, Token};
+use crate::txn::{Assert, Mutation};
+
+/// How many done dependencies a claim asserts besides its own head. Done is for ever, so it rests on none of these asserts; they
+/// catch what a failover of the store has lost.
+const ASSERTED_DEPENDENCIES: usize = 40;
+
+/// A ttl that is longer than nothing and can be represented at all.
+pub(super) fn check_ttl(ttl: Duration) -> Result<(), BoardError> {
+    if ttl < Duration::from_micros(1) {
+        return Err(BoardError::Invalid("the ttl is less than a microsecond".into()));
+    }
+    lease_end(Timestamp::EPOCH, ttl).map(|_| ())
+}
+
+fn lease_end(now: Timestamp, ttl: Duration) -> Result<Timestamp, BoardError> {
+    now.checked_add(ttl)
+        .ok_or_else(|| BoardError::Invalid("the ttl ends beyond the representable time".into()))
+}
+
+fn not_found(id: &TaskId) -> BoardError {
+    BoardError::NotFound { id: id.clone() }
+}
+
+fn lease_lost(head: &Head) -> BoardError {
+    BoardError::LeaseLost { current_fence: head.fence }
+}
+
+pub(super) fn taken(head: &Head, held: &Held) -> BoardError {
+    BoardError::Taken { owner: held.owner.clone(), until: held.until, fence: head.fence }
+}
+
+pub(super) fn unknown_state(id: &TaskId, code: u8) -> BoardError {
+    malformed(&head_key(id), format!("the task is in the state {code}, which this version does not know"))
+}
+
+/// The head, if this token holds it.
+fn held_by<'h>(head: &'h Head, token: &Token) -> Option<&'h Held> {
+    head.held.as_ref().filter(|held| held.token == *token)
+}
+
+/// The answer that this token got when it ended its claim by this verb.
+fn settled_answer(head: &Head, token: &Token, verb: SettledBy) -> Option<Outcome> {
+    let settled = head.settled.as_ref()?;
+    (settled.token == *token && settled.verb == verb).then(|| settled.answer.clone())
+}
+
+/// The fate of a try that wrote the head of a task. Of another life of the id nothing is told, and nothing is run again on it.
+fn head_fate<A: Clone>(
+    view: &View<'_>,
+    pending: &Pending<A>,
+    id: &TaskId,
+    operation: OperationId,
+    found: impl FnOnce(&Head) -> bool,
+    kept_for_ever: bool,
+) -> Result<Fate<A>, BoardError> {
+    let key = head_key(id);
+    let entry = view.entry(&key)?;
+    let Some(before) = pending.asserted(&key) else { return Ok(Fate::Lost) };
+    let Some(head) = read_head(id, entry)? else { return Ok(Fate::Lost) };
+    if entry.version().incarnation() != before.incarnation() {
+        return Ok(Fate::Lost);
+    }
+    if found(&head) {
+        return Ok(Fate::Applied(pending.answer.clone()));
+    }
+    let fate = ring_fate(view, pending, operation, &[(&key, &head.recent)])?;
+    Ok(match fate {
+        // What is kept for ever and is not there was never written.
+        Fate::Lost if kept_for_ever => Fate::Dead,
+        fate => fate,
+    })
+}
+
+/// What a judgement on one head says.
+enum Change<A> {
+    Answer(A),
+    Write(Box<Head>, A),
+}
+
+/// A verb that reads and writes nothing but the head of a task.
+struct OnHead<'a, J, F> {
+    verb: Verb,
+    id: &'a TaskId,
+    operation: OperationId,
+    token: Option<&'a Token>,
+    /// Judges the head as it is.
+    judge: J,
+    /// Finds the verb's own write in a head, besides its operation id.
+    found: F,
+    /// Whether that is kept as long as the task lives.
+    kept_for_ever: bool,
+}
+
+impl<A, J, F> Judge for OnHead<'_, J, F>
+where
+    A: Clone + Send,
+    J: FnMut(Time, Head) -> Result<Change<A>, BoardError> + Send,
+    F: Fn(&Head) -> bool + Send + Sync,
+{
+    type Answer = A;
+    type Error = BoardError;
+
+    fn keys(&self) -> Vec<Key> {
+        vec![head_key(self.id)]
+    }
+
+    fn judge(&mut self, view: &View<'_>) -> Result<Step<A>, BoardError> {
+        let key = head_key(self.id);
+        let entry = view.entry(&key)?;
+        let head = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
+        let time = view.time(head.touched);
+        match (self.judge)(time, head)? {
+            Change::Answer(answer) => Ok(Step::Answer(answer)),
+            Change::Write(mut head, answer) => {
+                head.touch(self.operation, time.now);
+                let assert = Assert::version(key.clone(), entry.version());
+                Ok(Step::Commit(commit(vec![assert], vec![Mutation::put(key, encode_head(&head))])?, answer))
+            }
+        }
+    }
+
+    fn fate(&self, view: &View<'_>, pending: &Pending<A>) -> Result<Fate<A>, BoardError> {
+        head_fate(view, pending, self.id, self.operation, &self.found, self.kept_for_ever)
+    }
+
+    fn conflict(&self, attempts: u32) -> BoardError {
+        BoardError::TxnConflict { attempts }
+    }
+
+    fn unknown(&self) -> BoardError {
+        outcome_unknown(self.verb, self.id, self.token)
+    }
+}
+
+/// A claim reads definition and dependencies besides the head.
+struct Claiming<'a> {
+    id: &'a TaskId,
+    agent: &'a AgentId,
+    request: &'a ClaimRequest,
+    operation: OperationId,
+    token: Token,
+}
+
+impl Claiming<'_> {
+    /// The dependencies that stand in the way, or the asserts that the done ones are worth.
+    fn judge_dependencies(&self, view: &View<'_>, deps: &[TaskId]) -> Result<Vec<Assert>, BoardError> {
+        let (mut pending, mut failed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut asserts = Vec::new();
+        for dep in deps {
+            let key = head_key(dep);
+            let entry = view.entry(&key)?;
+            match read_head(dep, entry)?.map(|head| head.state()) {
+                None => missing.push(dep.clone()),
+                Some(State::Done) => asserts.push(Assert::version(key, entry.version())),
+                Some(State::Open | State::Claimed) => pending.push(dep.clone()),
+                Some(State::Failed | State::Cancelled) => failed.push(dep.clone()),
+                Some(State::Unknown(code)) => return Err(unknown_state(dep, code)),
+            }
+        }
+        if pending.is_empty() && failed.is_empty() && missing.is_empty() {
+            asserts.truncate(ASSERTED_DEPENDENCIES);
+            return Ok(asserts);
+        }
+        Err(BoardError::Blocked { pending, failed, missing })
+    }
+}
+
+impl Judge for Claiming<'_> {
+    type Answer = Claim;
+    type Error = BoardError;
+
+    fn keys(&self) -> Vec<Key> {
+        vec![head_key(self.id), definition_key(self.id)]
+    }
+
+    fn judge(&mut self, view: &View<'_>) -> Result<Step<Claim>, BoardError> {
+        let key = head_key(self.id);
+        let entry = view.entry(&key)?;
+        let mut head = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
+        let time = view.time(head.touched);
+        match head.state() {
+            State::Open | State::Claimed => {}
+            State::Unknown(code) => return Err(unknown_state(self.id, code)),
+            state => return Err(BoardError::Terminal { state }),
+        }
+        let definition = read_definition(self.id, view.entry(&definition_key(self.id))?)?;
+        if let Some(held) = &head.held
+            && !time.may_take_over(held.until)
+        {
+            let own =
+                held.request.is_some() && held.request == self.request.request && held.owner == *self.agent;
+            // In the margin between clocks the lease no longer lives for its holder, and not yet for anybody else.
+            if own && !time.is_over(held.until) {
+                let lease = Lease { token: held.token.clone(), fence: head.fence, until: held.until };
+                return Ok(Step::Answer(Claim { task: shown(self.id, &head, &definition), lease }));
+            }
+            return Err(taken(&head, held));
+        }
+        if let Some(not_before) = head.not_before
+            && time.now < not_before
+        {
+            return Err(BoardError::NotYet { until: not_before });
+        }
+        let keys: Vec<Key> = definition.deps.iter().map(head_key).collect();
+        let unread = view.lacks(&keys);
+        if !unread.is_empty() {
+            return Ok(Step::Read(unread));
+        }
+        let mut asserts = vec![Assert::version(key.clone(), entry.version())];
+        asserts.extend(self.judge_dependencies(view, &definition.deps)?);
+        let until = self.request.ttl.map(|ttl| lease_end(time.now, ttl)).transpose()?;
+        head.state = StoredState(State::Claimed);
+        head.held = Some(Held {
+            owner: self.agent.clone(),
+            token: self.token.clone(),
+            request: self.request.request.clone(),
+            until,
+        });
+        head.fence += 1;
+        head.attempts = head.attempts.saturating_add(1);
+        head.settled = None;
+        head.touch(self.operation, time.now);
+        let lease = Lease { token: self.token.clone(), fence: head.fence, until };
+        let claim = Claim { task: shown(self.id, &head, &definition), lease };
+        Ok(Step::Commit(commit(asserts, vec![Mutation::put(key, encode_head(&head))])?, claim))
+    }
+
+    fn fate(&self, view: &View<'_>, pending: &Pending<Claim>) -> Result<Fate<Claim>, BoardError> {
+        head_fate(view, pending, self.id, self.operation, |head| held_by(head, &self.token).is_some(), false)
+    }
+
+    fn conflict(&self, attempts: u32) -> BoardError {
+        BoardError::TxnConflict { attempts }
+    }
+
+    fn unknown(&self) -> BoardError {
+        outcome_unknown(Verb::Claim, self.id, Some(&self.token))
+    }
+}
+
+impl<B: Backend> BoardAdapter<B> {
+    pub(super) async fn claim_task(
+        &self,
+        id: &TaskId,
+        agent: &AgentId,
+        request: &ClaimRequest,
+    ) -> Result<Claim, BoardError> {
+        id.validate()?;
+        agent.validate()?;
+        request.ttl.map_or(Ok(()), check_ttl)?;
+        let (operation, token) = (OperationId::mint(), Token::mint());
+        self.run(&mut Claiming { id, agent, request, operation, token }).await
+    }
+
+    pub(super) async fn renew_task(
+        &self,
+        id: &TaskId,
+        token: &Token,
+        ttl: Duration,
+    ) -> Result<Lease, BoardError> {
+        check_ttl(ttl)?;
+        let judge = |time: Time, mut head: Head| {
+            let lost = lease_lost(&head);
+            let fence = head.fence;
+            match &mut head.held {
+                Some(held) if held.token == *token && !time.is_over(held.until) => {
+                    let until = Some(lease_end(time.now, ttl)?);
+                    held.until = until;
+                    Ok(Change::Write(Box::new(head), Lease { token: token.clone(), fence, until }))
+                }
+                _ => Err(lost),
+            }
+        };
+        self.on_head(Verb::Renew, id, Some(token), judge, |_| false, false).await
+    }
+
+    /// Ends the claim of a token.
+    async fn settle(
+        &self,
+        id: &TaskId,
+        token: &Token,
+        verb: SettledBy,
+        answer: Outcome,
+        end: impl Fn(&mut Head) + Send + Sync,
+    ) -> Result<Outcome, BoardError> {
+        let judge = |_: Time, mut head: Head| {
+            if let Some(answer) = settled_answer(&head, token, verb) {
+                return Ok(Change::Answer(answer));
+            }
+            if held_by(&head, token).is_none() {
+                return Err(lease_lost(&head));
+            }
+            end(&mut head);
+            head.settled = Some(Settled { token: token.clone(), verb, answer: answer.clone() });
+            Ok(Change::Write(Box::new(head), answer.clone()))
+        };
+        let found = |head: &Head| settled_answer(head, token, verb).is_some();
+        self.on_head(verb.verb(), id, Some(token), judge, found, verb == SettledBy::Complete).await
+    }
+
+    pub(super) async fn release_task(&self, id: &TaskId, token: &Token) -> Result<(), BoardError> {
+        let end = |head: &mut Head| {
+            head.leave(State::Open);
+            head.attempts = head.attempts.saturating_sub(1);
+        };
+        self.settle(id, token, SettledBy::Release, Outcome::default(), end).await.map(|_| ())
+    }
+
+    pub(super) async fn complete_task(
+        &self,
+        id: &TaskId,
+        token: &Token,
+        outcome: Outcome,
+    ) -> Result<Outcome, BoardError> {
+        self.settle(id, token, SettledBy::Complete, outcome, |head| head.leave(State::Done)).await
+    }
+
+    pub(super) async fn fail_task(
+        &self,
+        id: &TaskId,
+        token: &Token,
+        reason: Outcome,
+    ) -> Result<Outcome, BoardError> {
+        self.settle(id, token, SettledBy::Fail, reason, |head| head.leave(State::Failed)).await
+    }
+
+    pub(super) async fn cancel_task(&self, id: &TaskId) -> Result<(), BoardError> {
+        let judge = |_: Time, mut head: Head| match head.state() {
+            State::Cancelled => Ok(Change::Answer(())),
+            State::Open | State::Claimed => {
+                head.leave(State::Cancelled);
+                Ok(Change::Write(Box::new(head), ()))
+            }
+            State::Unknown(code) => Err(unknown_state(id, code)),
+            state => Err(BoardError::Terminal { state }),
+        };
+        self.on_head(Verb::Cancel, id, None, judge, |_| false, false).await
+    }
+
+    pub(super) async fn reopen_task(&self, id: &TaskId) -> Result<(), BoardError> {
+        let judge = |_: Time, mut head: Head| match (head.state(), &head.held) {
+            (State::Open, _) => Ok(Change::Answer(())),
+            (State::Claimed, Some(held)) => Err(taken(&head, held)),
+            (State::Failed | State::Cancelled, _) => {
+                head.leave(State::Open);
+                head.attempts = 0;
+                head.not_before = None;
+                Ok(Change::Write(Box::new(head), ()))
+            }
+            (State::Unknown(code), _) => Err(unknown_state(id, code)),
+            (state, _) => Err(BoardError::Terminal { state }),
+        };
+        self.on_head(Verb::Reopen, id, None, judge, |_| false, false).await
+    }
+
+    pub(super) async fn revoke_task(&self, id: &TaskId, fence: u64) -> Result<(), BoardError> {
+        let judge = |_: Time, mut head: Head| {
+            if head.held.is_some() && head.fence == fence {
+                head.leave(State::Open);
+                return Ok(Change::Write(Box::new(head), ()));
+            }
+            // The claim does not stand, and no later one does.
+            if head.held.is_none() && fence <= head.fence {
+                return Ok(Change::Answer(()));
+            }
+            Err(lease_lost(&head))
+        };
+        self.on_head(Verb::Revoke, id, None, judge, |_| false, false).await
+    }
+
+    async fn on_head<A, J, F>(
+        &self,
+        verb: Verb,
+        id: &TaskId,
+        token: Option<&Token>,
+        judge: J,
+        found: F,
+        kept_for_ever: bool,
+    ) -> Result<A, BoardError>
+    where
+        A: Clone + Send,
+        J: FnMut(Time, Head) -> Result<Change<A>, BoardError> + Send,
+        F: Fn(&Head) -> bool + Send + Sync,
+    {
+        id.validate()?;
+        let operation = OperationId::mint();
+        self.run(&mut OnHead { verb, id, operation, token, judge, found, kept_for_ever }).await
+    }
+}

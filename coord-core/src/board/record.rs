@@ -1,0 +1,371 @@
+//! What a board stores: the records, their keys, and the operations that a record remembers.
+//!
+//! Ids are never escaped. Where something follows an id in a key, the id is preceded by its length, so that no two pairs of ids give
+//! one key; at the end of a key it stands bare, so that keys sort as ids do.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::task::{AgentId, LeaseInfo, Outcome, State, Task, TaskId, TaskSpec};
+use super::{BoardError, Verb};
+use crate::clock::Timestamp;
+use crate::codec::{self, RecordKind};
+use crate::key::{Key, Prefix};
+use crate::snapshot::Entry;
+use crate::token::{OperationId, RequestId, Token};
+
+/// How many operations a record remembers.
+pub(crate) const REMEMBERED: usize = 16;
+
+/// The guard of all tasks and edges: whoever adds, removes or reconnects tasks reads, asserts and writes it.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Topology {
+    /// The order of the next task.
+    pub(crate) next_order: u64,
+    /// No fence of a removed task was larger.
+    pub(crate) fence_floor: u64,
+    /// No seq of a removed task was larger.
+    pub(crate) seq_floor: u64,
+    pub(crate) recent: Recent,
+}
+
+/// The last operations on a record, the newest last.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Recent(Vec<OperationId>);
+
+impl Recent {
+    pub(crate) fn push(&mut self, operation: OperationId) {
+        if self.0.len() >= REMEMBERED {
+            self.0.drain(..=self.0.len() - REMEMBERED);
+        }
+        self.0.push(operation);
+    }
+
+    pub(crate) fn contains(&self, operation: OperationId) -> bool {
+        self.0.contains(&operation)
+    }
+}
+
+/// The stored form of [`State`]. The numbers are part of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "u8", into = "u8")]
+pub(crate) struct StoredState(pub(crate) State);
+
+impl From<u8> for StoredState {
+    fn from(code: u8) -> Self {
+        StoredState(match code {
+            0 => State::Open,
+            1 => State::Claimed,
+            2 => State::Done,
+            3 => State::Failed,
+            4 => State::Cancelled,
+            other => State::Unknown(other),
+        })
+    }
+}
+
+impl From<StoredState> for u8 {
+    fn from(state: StoredState) -> u8 {
+        match state.0 {
+            State::Open => 0,
+            State::Claimed => 1,
+            State::Done => 2,
+            State::Failed => 3,
+            State::Cancelled => 4,
+            State::Unknown(code) => code,
+        }
+    }
+}
+
+/// The head of a task: everything that claims change. Small, so that ten thousand of them are read at one instant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) state: StoredState,
+    pub(crate) held: Option<Held>,
+    /// The fence that was given last.
+    pub(crate) fence: u64,
+    pub(crate) seq: u64,
+    pub(crate) order: u64,
+    pub(crate) attempts: u32,
+    pub(crate) not_before: Option<Timestamp>,
+    /// The time of the judgement of the last write.
+    pub(crate) touched: Timestamp,
+    /// How the last claim ended, until the next one; of a done task for ever.
+    pub(crate) settled: Option<Settled>,
+    pub(crate) created: Created,
+    /// The size of the definition's record, so that definitions can be read in pages that fit.
+    pub(crate) definition_bytes: u32,
+    pub(crate) recent: Recent,
+}
+
+/// Who holds a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    pub(crate) owner: AgentId,
+    pub(crate) token: Token,
+    pub(crate) request: Option<RequestId>,
+    pub(crate) until: Option<Timestamp>,
+}
+
+/// How a claim ended by its own token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Settled {
+    pub(crate) token: Token,
+    pub(crate) verb: SettledBy,
+    pub(crate) answer: Outcome,
+}
+
+/// The verbs that end a claim by its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SettledBy {
+    Release,
+    Complete,
+    Fail,
+}
+
+impl SettledBy {
+    pub(crate) fn verb(self) -> Verb {
+        match self {
+            SettledBy::Release => Verb::Release,
+            SettledBy::Complete => Verb::Complete,
+            SettledBy::Fail => Verb::Fail,
+        }
+    }
+}
+
+/// What a creation is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Created {
+    pub(crate) operation: OperationId,
+    pub(crate) digest: [u8; 32],
+}
+
+impl Head {
+    pub(crate) fn state(&self) -> State {
+        self.state.0
+    }
+
+    /// Notes one change: seq, time, operation.
+    pub(crate) fn touch(&mut self, operation: OperationId, now: Timestamp) {
+        self.seq += 1;
+        self.touched = now;
+        self.recent.push(operation);
+    }
+
+    /// Leaves the claimed state, if it is in it.
+    pub(crate) fn leave(&mut self, state: State) {
+        self.state = StoredState(state);
+        self.held = None;
+    }
+}
+
+/// The definition of a task: what only topology changes change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Definition {
+    pub(crate) title: String,
+    pub(crate) deps: Vec<TaskId>,
+    pub(crate) labels: Vec<String>,
+    pub(crate) priority: i32,
+    pub(crate) payload: Bytes,
+}
+
+impl Definition {
+    pub(crate) fn of(spec: &TaskSpec) -> Self {
+        Definition {
+            title: spec.title.clone(),
+            deps: spec.deps.clone(),
+            labels: spec.labels.clone(),
+            priority: spec.priority,
+            payload: spec.payload.clone(),
+        }
+    }
+}
+
+/// SHA-256 of a definition, the order of dependencies and labels aside.
+pub(crate) fn digest(spec: &TaskSpec) -> [u8; 32] {
+    let mut spec = spec.clone();
+    spec.deps.sort_unstable();
+    spec.labels.sort_unstable();
+    Sha256::digest(codec::encode(RecordKind::TaskDefinition, &spec)).into()
+}
+
+/// A task as a board shows it. Tokens and request ids stay behind.
+pub(crate) fn shown(id: &TaskId, head: &Head, definition: &Definition) -> Task {
+    let state = head.state();
+    let mut task = Task::new(id.clone());
+    task.title = definition.title.clone();
+    task.deps = definition.deps.clone();
+    task.state = state;
+    task.owner = head.held.as_ref().map(|held| held.owner.clone());
+    task.lease = head.held.as_ref().map(|held| LeaseInfo { fence: head.fence, until: held.until });
+    task.seq = head.seq;
+    task.fence = head.fence;
+    task.order = head.order;
+    task.priority = definition.priority;
+    task.labels = definition.labels.clone();
+    task.attempts = head.attempts;
+    task.not_before = head.not_before;
+    task.outcome = match (&head.settled, state) {
+        (Some(settled), State::Done | State::Failed) => Some(settled.answer.clone()),
+        _ => None,
+    };
+    task.touched = head.touched;
+    task.payload = definition.payload.clone();
+    task
+}
+
+/// The key of the guard.
+pub(crate) fn topology_key() -> Key {
+    key("topo".to_owned())
+}
+
+/// The prefix of all heads.
+pub(crate) const HEADS: &str = "task/";
+/// The prefix of all edges.
+pub(crate) const EDGES: &str = "dep/";
+
+pub(crate) fn head_key(id: &TaskId) -> Key {
+    key(format!("{HEADS}{id}"))
+}
+
+pub(crate) fn definition_key(id: &TaskId) -> Key {
+    key(format!("def/{id}"))
+}
+
+/// What the edges to the dependents of `dependency` begin with.
+pub(crate) fn edges_prefix(dependency: &TaskId) -> Prefix {
+    Prefix::new(edges_of(dependency)).expect("an id of at most 200 bytes without NUL makes a prefix")
+}
+
+fn edges_of(dependency: &TaskId) -> String {
+    format!("{EDGES}{:03}/{dependency}/", dependency.as_str().len())
+}
+
+pub(crate) fn edge_key(dependency: &TaskId, dependent: &TaskId) -> Key {
+    key(format!("{}{dependent}", edges_of(dependency)))
+}
+
+/// The id whose head a key names.
+pub(crate) fn head_id(key: &Key) -> Option<TaskId> {
+    TaskId::new(key.as_str().strip_prefix(HEADS)?).ok()
+}
+
+/// The dependency and the dependent whose edge a key names.
+pub(crate) fn edge_ids(key: &Key) -> Option<(TaskId, TaskId)> {
+    let (length, rest) = key.as_str().strip_prefix(EDGES)?.split_once('/')?;
+    let (dependency, dependent) = rest.split_at_checked(length.parse().ok()?)?;
+    Some((TaskId::new(dependency).ok()?, TaskId::new(dependent.strip_prefix('/')?).ok()?))
+}
+
+fn key(text: String) -> Key {
+    Key::new(text).expect("ids of at most 200 bytes without NUL make a key")
+}
+
+pub(crate) fn encode_topology(record: &Topology) -> Bytes {
+    codec::encode(RecordKind::Topology, record)
+}
+
+pub(crate) fn encode_head(record: &Head) -> Bytes {
+    codec::encode(RecordKind::TaskHead, record)
+}
+
+pub(crate) fn encode_definition(record: &Definition) -> Bytes {
+    codec::encode(RecordKind::TaskDefinition, record)
+}
+
+pub(crate) fn encode_edge() -> Bytes {
+    codec::encode(RecordKind::Edge, &())
+}
+
+pub(crate) fn malformed(
+    key: &Key,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> BoardError {
+    BoardError::Malformed { key: key.as_str().to_owned(), source: source.into() }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(
+    kind: RecordKind,
+    key: &Key,
+    entry: &Entry,
+) -> Result<Option<T>, BoardError> {
+    entry.value().map(|value| codec::decode(kind, value).map_err(|error| malformed(key, error))).transpose()
+}
+
+/// The guard, which exists on every open board.
+pub(crate) fn read_topology(entry: &Entry) -> Result<Topology, BoardError> {
+    let key = topology_key();
+    decode(RecordKind::Topology, &key, entry)?
+        .ok_or_else(|| malformed(&key, "the board's guard record is gone"))
+}
+
+/// The head of a task, `None` if there is no such task.
+pub(crate) fn read_head(id: &TaskId, entry: &Entry) -> Result<Option<Head>, BoardError> {
+    let key = head_key(id);
+    let Some(head) = decode::<Head>(RecordKind::TaskHead, &key, entry)? else { return Ok(None) };
+    if (head.state() == State::Claimed) != head.held.is_some() {
+        return Err(malformed(&key, "a task is claimed exactly if somebody holds it"));
+    }
+    Ok(Some(head))
+}
+
+/// The definition of a task whose head exists.
+pub(crate) fn read_definition(id: &TaskId, entry: &Entry) -> Result<Definition, BoardError> {
+    let key = definition_key(id);
+    decode(RecordKind::TaskDefinition, &key, entry)?
+        .ok_or_else(|| malformed(&key, "the task has no definition"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> TaskId {
+        TaskId::new(text).unwrap()
+    }
+
+    #[test]
+    fn no_two_pairs_of_ids_share_an_edge_key() {
+        let ids = ["a", "a/", "/a", "a/b", "b", "/", "003/a", "é", "\u{10FFFF}", "a/003/a"].map(id);
+        let mut keys = std::collections::BTreeSet::new();
+        for dependency in &ids {
+            for dependent in &ids {
+                let key = edge_key(dependency, dependent);
+                assert_eq!(edge_ids(&key), Some((dependency.clone(), dependent.clone())));
+                assert!(edges_prefix(dependency).matches(&key));
+                assert_eq!(ids.iter().filter(|other| edges_prefix(other).matches(&key)).count(), 1, "{key}");
+                assert!(keys.insert(key));
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_ids_make_keys() {
+        let long = id(&"i".repeat(200));
+        assert_eq!(edge_ids(&edge_key(&long, &long)), Some((long.clone(), long.clone())));
+        assert_eq!(head_id(&head_key(&long)), Some(long));
+    }
+
+    #[test]
+    fn the_last_sixteen_operations_are_remembered() {
+        let operations: Vec<OperationId> = (0..20).map(|_| OperationId::mint()).collect();
+        let mut recent = Recent::default();
+        for operation in &operations {
+            recent.push(*operation);
+        }
+        for (n, operation) in operations.iter().enumerate() {
+            assert_eq!(recent.contains(*operation), n >= 4, "{n}");
+        }
+    }
+
+    #[test]
+    fn a_digest_ignores_the_order_of_dependencies_and_labels() {
+        let spec = |deps: [&str; 2], labels: [&str; 2]| {
+            TaskSpec::new(id("t")).deps(deps.map(id)).label(labels[0]).label(labels[1])
+        };
+        assert_eq!(digest(&spec(["a", "b"], ["x", "y"])), digest(&spec(["b", "a"], ["y", "x"])));
+        assert_ne!(digest(&spec(["a", "b"], ["x", "y"])), digest(&spec(["a", "c"], ["x", "y"])));
+        assert_ne!(digest(&spec(["a", "b"], ["x", "y"])), digest(&spec(["a", "b"], ["x", "y"]).priority(1)));
+    }
+}

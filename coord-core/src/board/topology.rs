@@ -1,0 +1,522 @@
+//! The verbs that change which tasks there are and what depends on what. All of them read, assert and write the guard record, so
+//! that the existence of ids, edges, dependents and the absence of cycles are protected by one assert.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
+use super::claim::{taken, unknown_state};
+use super::record::{
+    self, Created, Definition, EDGES, Head, Recent, StoredState, Topology, definition_key, digest, edge_ids,
+    edge_key, edges_prefix, encode_definition, encode_edge, encode_head, encode_topology, head_key,
+    read_definition, read_head, read_topology, topology_key,
+};
+use super::task::{Added, Plan, PlanReport, State, TaskId, TaskSpec, dependency_order, validate_deps};
+use super::{BoardError, Verb};
+use crate::backend::Backend;
+use crate::cas::{Fate, Judge, Pending, Step, View};
+use crate::key::{Key, Prefix, limits};
+use crate::snapshot::{KeyRange, KeySet};
+use crate::token::OperationId;
+use crate::txn::{Assert, Mutation};
+
+/// What adding a plan costs the store if all its tasks are new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanCost {
+    /// Records that are written.
+    pub mutations: usize,
+    /// Bytes of keys and values that are written.
+    pub bytes: usize,
+    /// Transactions; with one, the plan is added all or nothing.
+    pub transactions: usize,
+}
+
+impl Plan {
+    /// What adding this plan costs if all its tasks are new.
+    #[must_use]
+    pub fn cost(&self) -> PlanCost {
+        let pieces = pieces(self.tasks());
+        let guard = Size::of_guard();
+        let mut cost = PlanCost { transactions: pieces.len(), ..PlanCost::default() };
+        for task in self.tasks() {
+            let size = Size::of_task(task);
+            cost.mutations += size.mutations;
+            cost.bytes += size.bytes;
+        }
+        cost.mutations += pieces.len() * guard.mutations;
+        cost.bytes += pieces.len() * guard.bytes;
+        cost
+    }
+}
+
+/// An upper bound of what a piece of a plan writes.
+#[derive(Clone, Copy)]
+struct Size {
+    mutations: usize,
+    bytes: usize,
+}
+
+impl Size {
+    /// The guard's record, asserted and written.
+    fn of_guard() -> Self {
+        Size { mutations: 1, bytes: 1_024 }
+    }
+
+    fn of_task(task: &TaskSpec) -> Self {
+        // A new head has a fixed size but for its numbers, which have at most nine or five bytes each.
+        const NEW_HEAD: usize = 192;
+        let id = task.id.as_str().len();
+        let edges: usize = task.deps.iter().map(|dep| edge_key(dep, &task.id).as_bytes().len() + 8).sum();
+        let definition = encode_definition(&Definition::of(task)).len();
+        Size {
+            mutations: 2 + task.deps.len(),
+            bytes: "task/".len() + "def/".len() + 2 * id + NEW_HEAD + definition + edges,
+        }
+    }
+}
+
+/// Cuts a plan, which is in dependency order, into pieces of one transaction each.
+fn pieces(tasks: &[TaskSpec]) -> Vec<&[TaskSpec]> {
+    let guard = Size::of_guard();
+    let mut pieces = Vec::new();
+    let (mut start, mut mutations, mut bytes) = (0, guard.mutations, guard.bytes);
+    for (index, task) in tasks.iter().enumerate() {
+        let size = Size::of_task(task);
+        let fits =
+            mutations + size.mutations <= limits::TXN_MUTATIONS && bytes + size.bytes <= limits::TXN_BYTES;
+        if !fits && index > start {
+            pieces.push(&tasks[start..index]);
+            (start, mutations, bytes) = (index, guard.mutations, guard.bytes);
+        }
+        mutations += size.mutations;
+        bytes += size.bytes;
+    }
+    if start < tasks.len() {
+        pieces.push(&tasks[start..]);
+    }
+    pieces
+}
+
+fn edge_put(dependency: &TaskId, dependent: &TaskId) -> Mutation {
+    Mutation::put(edge_key(dependency, dependent), encode_edge())
+}
+
+/// The guard as a view shows it, with the assert that rests on it.
+fn guard(view: &View<'_>) -> Result<(Topology, Assert), BoardError> {
+    let key = topology_key();
+    let entry = view.entry(&key)?;
+    let version = entry.version();
+    Ok((read_topology(entry)?, Assert::version(key, version)))
+}
+
+/// Adds the tasks of one piece.
+struct Adding<'a> {
+    tasks: &'a [TaskSpec],
+    digests: Vec<[u8; 32]>,
+    operation: OperationId,
+}
+
+impl<'a> Adding<'a> {
+    fn new(tasks: &'a [TaskSpec]) -> Self {
+        Adding { tasks, digests: tasks.iter().map(digest).collect(), operation: OperationId::mint() }
+    }
+
+    /// Which tasks are there already, with the same definition.
+    fn existing(&self, view: &View<'_>) -> Result<BTreeSet<&'a TaskId>, BoardError> {
+        let mut existing = BTreeSet::new();
+        for (task, digest) in self.tasks.iter().zip(&self.digests) {
+            match read_head(&task.id, view.entry(&head_key(&task.id))?)? {
+                None => {}
+                Some(head) if head.created.digest == *digest => {
+                    existing.insert(&task.id);
+                }
+                Some(_) => return Err(BoardError::AlreadyExists { id: task.id.clone() }),
+            }
+        }
+        Ok(existing)
+    }
+}
+
+impl Judge for Adding<'_> {
+    /// Whether each task is new.
+    type Answer = Vec<Added>;
+    type Error = BoardError;
+
+    fn keys(&self) -> Vec<Key> {
+        let ids = self.tasks.iter().flat_map(|task| std::iter::once(&task.id).chain(&task.deps));
+        std::iter::once(topology_key()).chain(ids.map(head_key)).collect()
+    }
+
+    fn judge(&mut self, view: &View<'_>) -> Result<Step<Vec<Added>>, BoardError> {
+        let (mut topology, assert) = guard(view)?;
+        let existing = self.existing(view)?;
+        let in_piece: BTreeSet<&TaskId> = self.tasks.iter().map(|task| &task.id).collect();
+        let mut mutations = Vec::new();
+        let mut answer = Vec::with_capacity(self.tasks.len());
+        for (task, digest) in self.tasks.iter().zip(&self.digests) {
+            if existing.contains(&task.id) {
+                answer.push(Added::Existed);
+                continue;
+            }
+            answer.push(Added::New);
+            for dep in &task.deps {
+                if !in_piece.contains(dep) && read_head(dep, view.entry(&head_key(dep))?)?.is_none() {
+                    return Err(BoardError::UnknownDep { id: dep.clone() });
+                }
+                mutations.push(edge_put(dep, &task.id));
+            }
+            let definition = encode_definition(&Definition::of(task));
+            let mut head = Head {
+                state: StoredState(State::Open),
+                held: None,
+                fence: topology.fence_floor,
+                seq: topology.seq_floor,
+                order: topology.next_order,
+                attempts: 0,
+                not_before: task.not_before,
+                touched: crate::Timestamp::EPOCH,
+                settled: None,
+                created: Created { operation: self.operation, digest: *digest },
+                definition_bytes: u32::try_from(definition.len()).unwrap_or(u32::MAX),
+                recent: Recent::default(),
+            };
+            head.touch(self.operation, view.time(crate::Timestamp::EPOCH).now);
+            topology.next_order += 1;
+            mutations.push(Mutation::put(head_key(&task.id), encode_head(&head)));
+            mutations.push(Mutation::put(definition_key(&task.id), definition));
+        }
+        if mutations.is_empty() {
+            return Ok(Step::Answer(answer));
+        }
+        topology.recent.push(self.operation);
+        mutations.push(Mutation::put(topology_key(), encode_topology(&topology)));
+        Ok(Step::Commit(commit(vec![assert], mutations)?, answer))
+    }
+
+    fn fate(&self, view: &View<'_>, pending: &Pending<Vec<Added>>) -> Result<Fate<Vec<Added>>, BoardError> {
+        for task in self.tasks {
+            // The creation is remembered as long as the task lives.
+            if let Some(head) = read_head(&task.id, view.entry(&head_key(&task.id))?)?
+                && head.created.operation == self.operation
+            {
+                return Ok(Fate::Applied(pending.answer.clone()));
+            }
+        }
+        let key = topology_key();
+        let (topology, _) = guard(view)?;
+        match ring_fate(view, pending, self.operation, &[(&key, &topology.recent)])? {
+            // If all are there with these definitions, it does not matter who put them there: judged again, they existed.
+            Fate::Lost if self.existing(view)?.len() == self.tasks.len() => Ok(Fate::Dead),
+            fate => Ok(fate),
+        }
+    }
+
+    fn conflict(&self, attempts: u32) -> BoardError {
+        BoardError::TxnConflict { attempts }
+    }
+
+    fn unknown(&self) -> BoardError {
+        match self.tasks.first() {
+            Some(task) => outcome_unknown(Verb::Add, &task.id, None),
+            None => self.conflict(0),
+        }
+    }
+}
+
+/// Removes one task.
+struct Removing<'a> {
+    id: &'a TaskId,
+    operation: OperationId,
+    dependents: Option<Vec<Key>>,
+}
+
+impl Judge for Removing<'_> {
+    type Answer = ();
+    type Error = BoardError;
+
+    fn keys(&self) -> Vec<Key> {
+        vec![topology_key(), head_key(self.id), definition_key(self.id)]
+    }
+
+    fn restart(&mut self) {
+        self.dependents = None;
+    }
+
+    fn listed(&mut self, keys: Vec<Key>) {
+        self.dependents = Some(keys);
+    }
+
+    fn judge(&mut self, view: &View<'_>) -> Result<Step<()>, BoardError> {
+        let (mut topology, assert) = guard(view)?;
+        let key = head_key(self.id);
+        let entry = view.entry(&key)?;
+        let head = read_head(self.id, entry)?.ok_or_else(|| BoardError::NotFound { id: self.id.clone() })?;
+        if let State::Unknown(code) = head.state() {
+            return Err(unknown_state(self.id, code));
+        }
+        if let Some(held) = &head.held {
+            return Err(taken(&head, held));
+        }
+        // Listed after this view was read; the assert on the guard says that no edge has come or gone since.
+        let Some(dependents) = &self.dependents else {
+            return Ok(Step::List(KeyRange::new(edges_prefix(self.id), 1)?));
+        };
+        if let Some(edge) = dependents.first() {
+            let (_, dependent) =
+                edge_ids(edge).ok_or_else(|| record::malformed(edge, "the key is no edge"))?;
+            return Err(BoardError::HasDependents { dependent });
+        }
+        let definition = read_definition(self.id, view.entry(&definition_key(self.id))?)?;
+        topology.fence_floor = topology.fence_floor.max(head.fence);
+        topology.seq_floor = topology.seq_floor.max(head.seq);
+        topology.recent.push(self.operation);
+        let mut mutations = vec![
+            Mutation::delete(key.clone()),
+            Mutation::delete(definition_key(self.id)),
+            Mutation::put(topology_key(), encode_topology(&topology)),
+        ];
+        mutations.extend(definition.deps.iter().map(|dep| Mutation::delete(edge_key(dep, self.id))));
+        Ok(Step::Commit(commit(vec![assert, Assert::version(key, entry.version())], mutations)?, ()))
+    }
+
+    fn fate(&self, view: &View<'_>, pending: &Pending<()>) -> Result<Fate<()>, BoardError> {
+        let key = head_key(self.id);
+        let now = view.entry(&key)?.version();
+        // Gone, or gone and come again: the life that was to end has ended, and the new one is not ours to end.
+        if pending.asserted(&key).is_none_or(|before| now.incarnation() != before.incarnation()) {
+            return Ok(Fate::Applied(()));
+        }
+        Ok(if pending.has_moved(view)? { Fate::Dead } else { Fate::Open })
+    }
+
+    fn conflict(&self, attempts: u32) -> BoardError {
+        BoardError::TxnConflict { attempts }
+    }
+
+    fn unknown(&self) -> BoardError {
+        outcome_unknown(Verb::Remove, self.id, None)
+    }
+}
+
+/// Replaces the dependencies of one task.
+struct Reconnecting<'a> {
+    id: &'a TaskId,
+    deps: &'a [TaskId],
+    expected_seq: Option<u64>,
+    operation: OperationId,
+    edges: Edges,
+}
+
+/// What has been listed of the edges of the board.
+enum Edges {
+    /// Nothing yet.
+    Unread,
+    /// Whether the task has a dependent at all; without one nothing can come back to it.
+    Probed { dependents: bool },
+    /// All edges up to some key.
+    Partly(Vec<Key>),
+    /// All edges.
+    All(Vec<Key>),
+}
+
+impl Reconnecting<'_> {
+    /// The listing that is still needed to look for a cycle.
+    fn next_listing(&self) -> Result<Option<KeyRange>, BoardError> {
+        let all = KeyRange::new(Prefix::new(EDGES)?, limits::LISTING_KEYS)?;
+        Ok(match &self.edges {
+            Edges::Unread => Some(KeyRange::new(edges_prefix(self.id), 1)?),
+            Edges::Probed { dependents: true } => Some(all),
+            Edges::Partly(keys) => Some(match keys.last() {
+                Some(last) => all.start_after(last.clone()),
+                None => all,
+            }),
+            Edges::Probed { dependents: false } | Edges::All(_) => None,
+        })
+    }
+
+    /// Looks for a way from one of the new dependencies back to the task. Linear in the edges of the board.
+    fn check_cycle(&self) -> Result<(), BoardError> {
+        let Edges::All(keys) = &self.edges else { return Ok(()) };
+        let mut deps_of: BTreeMap<TaskId, Vec<TaskId>> = BTreeMap::new();
+        for key in keys {
+            let (dependency, dependent) =
+                edge_ids(key).ok_or_else(|| record::malformed(key, "the key is no edge"))?;
+            deps_of.entry(dependency.clone()).or_default();
+            deps_of.entry(dependent).or_default().push(dependency);
+        }
+        deps_of.insert(self.id.clone(), self.deps.to_vec());
+        for dep in self.deps {
+            deps_of.entry(dep.clone()).or_default();
+        }
+        let ids: Vec<&TaskId> = deps_of.keys().collect();
+        let position: BTreeMap<&TaskId, usize> = ids.iter().enumerate().map(|(n, id)| (*id, n)).collect();
+        dependency_order(ids.len(), |n| {
+            deps_of[ids[n]].iter().filter_map(|dep| position.get(dep).copied()).collect()
+        })
+        .map(|_| ())
+        .map_err(|cycle| BoardError::Cycle { path: cycle.into_iter().map(|n| ids[n].clone()).collect() })
+    }
+}
+
+impl Judge for Reconnecting<'_> {
+    type Answer = ();
+    type Error = BoardError;
+
+    fn keys(&self) -> Vec<Key> {
+        [topology_key(), head_key(self.id), definition_key(self.id)]
+            .into_iter()
+            .chain(self.deps.iter().map(head_key))
+            .collect()
+    }
+
+    fn restart(&mut self) {
+        self.edges = Edges::Unread;
+    }
+
+    fn listed(&mut self, keys: Vec<Key>) {
+        self.edges = match std::mem::replace(&mut self.edges, Edges::Unread) {
+            Edges::Unread => Edges::Probed { dependents: !keys.is_empty() },
+            before => {
+                let complete = keys.len() < limits::LISTING_KEYS;
+                let mut all = match before {
+                    Edges::Partly(all) => all,
+                    _ => Vec::new(),
+                };
+                all.extend(keys);
+                if complete { Edges::All(all) } else { Edges::Partly(all) }
+            }
+        };
+    }
+
+    fn judge(&mut self, view: &View<'_>) -> Result<Step<()>, BoardError> {
+        let (mut topology, assert) = guard(view)?;
+        let key = head_key(self.id);
+        let entry = view.entry(&key)?;
+        let mut head =
+            read_head(self.id, entry)?.ok_or_else(|| BoardError::NotFound { id: self.id.clone() })?;
+        match (head.state(), &head.held) {
+            (State::Open, _) => {}
+            (State::Claimed, Some(held)) => return Err(taken(&head, held)),
+            (State::Unknown(code), _) => return Err(unknown_state(self.id, code)),
+            (state, _) => return Err(BoardError::Terminal { state }),
+        }
+        if self.expected_seq.is_some_and(|expected| expected != head.seq) {
+            return Err(BoardError::SeqMismatch { current_seq: head.seq });
+        }
+        for dep in self.deps {
+            if read_head(dep, view.entry(&head_key(dep))?)?.is_none() {
+                return Err(BoardError::UnknownDep { id: dep.clone() });
+            }
+        }
+        if let Some(range) = self.next_listing()? {
+            return Ok(Step::List(range));
+        }
+        self.check_cycle()?;
+        let mut definition = read_definition(self.id, view.entry(&definition_key(self.id))?)?;
+        let (before, after): (BTreeSet<&TaskId>, BTreeSet<&TaskId>) =
+            (definition.deps.iter().collect(), self.deps.iter().collect());
+        let mut mutations: Vec<Mutation> =
+            before.difference(&after).map(|dep| Mutation::delete(edge_key(dep, self.id))).collect();
+        mutations.extend(after.difference(&before).map(|dep| edge_put(dep, self.id)));
+        definition.deps = self.deps.to_vec();
+        let record = encode_definition(&definition);
+        head.definition_bytes = u32::try_from(record.len()).unwrap_or(u32::MAX);
+        head.touch(self.operation, view.time(head.touched).now);
+        topology.recent.push(self.operation);
+        mutations.push(Mutation::put(definition_key(self.id), record));
+        mutations.push(Mutation::put(key.clone(), encode_head(&head)));
+        mutations.push(Mutation::put(topology_key(), encode_topology(&topology)));
+        Ok(Step::Commit(commit(vec![assert, Assert::version(key, entry.version())], mutations)?, ()))
+    }
+
+    fn fate(&self, view: &View<'_>, pending: &Pending<()>) -> Result<Fate<()>, BoardError> {
+        let (head_key, guard_key) = (head_key(self.id), topology_key());
+        let (topology, _) = guard(view)?;
+        if topology.recent.contains(self.operation) {
+            return Ok(Fate::Applied(()));
+        }
+        let entry = view.entry(&head_key)?;
+        let Some(head) = read_head(self.id, entry)? else { return Ok(Fate::Lost) };
+        // On another life of the id nothing is run again, even where it is certain that nothing was run on the first one.
+        if pending
+            .asserted(&head_key)
+            .is_none_or(|before| entry.version().incarnation() != before.incarnation())
+        {
+            return Ok(Fate::Lost);
+        }
+        Ok(ring_fate(
+            view,
+            pending,
+            self.operation,
+            &[(&head_key, &head.recent), (&guard_key, &topology.recent)],
+        )?)
+    }
+
+    fn conflict(&self, attempts: u32) -> BoardError {
+        BoardError::TxnConflict { attempts }
+    }
+
+    fn unknown(&self) -> BoardError {
+        outcome_unknown(Verb::SetDeps, self.id, None)
+    }
+}
+
+impl<B: Backend> BoardAdapter<B> {
+    pub(super) async fn add_tasks(&self, tasks: &[TaskSpec]) -> Result<Vec<Added>, BoardError> {
+        let pieces = pieces(tasks);
+        if pieces.len() > 1 {
+            self.check_plan(tasks).await?;
+        }
+        let mut answer = Vec::with_capacity(tasks.len());
+        for piece in pieces {
+            answer.extend(self.run(&mut Adding::new(piece)).await?);
+        }
+        Ok(answer)
+    }
+
+    /// Finds what would stop a plan of several pieces half-way, before the first one is added.
+    async fn check_plan(&self, tasks: &[TaskSpec]) -> Result<(), BoardError> {
+        let planned: BTreeSet<&TaskId> = tasks.iter().map(|task| &task.id).collect();
+        let specs: BTreeMap<&TaskId, &TaskSpec> = tasks.iter().map(|task| (&task.id, task)).collect();
+        let deps = tasks.iter().flat_map(|task| &task.deps);
+        let ids: Vec<&TaskId> =
+            planned.iter().copied().chain(deps).collect::<BTreeSet<_>>().into_iter().collect();
+        // A head has less than 1.5 KiB, so this many fit one snapshot.
+        for page in ids.chunks(limits::SNAPSHOT_KEYS) {
+            let snapshot = self.backend().snapshot(&KeySet::new(page.iter().map(|id| head_key(id)))?).await?;
+            for id in page {
+                match (read_head(id, snapshot.require(&head_key(id))?)?, specs.get(id)) {
+                    (None, None) => return Err(BoardError::UnknownDep { id: (*id).clone() }),
+                    (Some(head), Some(spec)) if head.created.digest != digest(spec) => {
+                        return Err(BoardError::AlreadyExists { id: (*id).clone() });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn add_whole_plan(&self, plan: &Plan) -> Result<PlanReport, BoardError> {
+        let answer = self.add_tasks(plan.tasks()).await?;
+        let added = answer.iter().filter(|added| **added == Added::New).count();
+        Ok(PlanReport { added, existed: answer.len() - added })
+    }
+
+    pub(super) async fn remove_task(&self, id: &TaskId) -> Result<(), BoardError> {
+        id.validate()?;
+        self.run(&mut Removing { id, operation: OperationId::mint(), dependents: None }).await
+    }
+
+    pub(super) async fn reconnect_task(
+        &self,
+        id: &TaskId,
+        deps: &[TaskId],
+        expected_seq: Option<u64>,
+    ) -> Result<(), BoardError> {
+        id.validate()?;
+        validate_deps(id, deps)?;
+        let operation = OperationId::mint();
+        self.run(&mut Reconnecting { id, deps, expected_seq, operation, edges: Edges::Unread }).await
+    }
+}
