@@ -135,8 +135,8 @@ pub trait ServerControl: Send + Sync {
         Err(cannot(Control::Cut))
     }
 
-    /// Disarms every cut that no request has met yet.
-    async fn heal(&self) -> Result<(), ControlError> {
+    /// Disarms every cut that no request has met yet, and returns how many those were.
+    async fn heal(&self) -> Result<usize, ControlError> {
         Err(cannot(Control::Cut))
     }
 

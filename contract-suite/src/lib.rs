@@ -11,6 +11,7 @@ mod mimic;
 pub mod process;
 mod report;
 mod run;
+mod sim;
 
 pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, clause, clauses};
 pub use context::{Context, remove_all};
@@ -21,3 +22,4 @@ pub use memory::MemoryHarness;
 pub use mimic::{main, main_subject};
 pub use report::{Report, Row, RowResult};
 pub use run::{Options, Subject, check, is_required, run, run_clause, run_subject};
+pub use sim::SimHarness;
