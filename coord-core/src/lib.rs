@@ -7,6 +7,9 @@ mod clock;
 mod codec;
 pub mod criteria;
 mod error;
+#[doc = include_str!("guide.md")]
+#[doc = concat!("```\n# #![allow(dead_code, clippy::disallowed_methods)]\n", include_str!("../examples/file_backend.rs"), "\n```")]
+pub mod guide {}
 mod key;
 pub mod layer;
 mod snapshot;

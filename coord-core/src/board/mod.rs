@@ -1,7 +1,7 @@
 //! The task board: claims with leases, tokens and fences, and dependencies between tasks.
 //!
 //! [`Board`] is the store-neutral contract of six verbs, [`ExtendedBoard`] what planners and operators need besides,
-//! [`BoardAdapter`] the one implementation of the judging logic, above any [`Backend`](crate::Backend).
+//! [`BoardAdapter`] the one implementation of the judging logic, above any [`Backend`].
 
 mod adapter;
 mod check;
