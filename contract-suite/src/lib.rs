@@ -12,6 +12,7 @@ pub mod process;
 mod report;
 mod run;
 mod sim;
+pub mod wire;
 
 pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, clause, clauses};
 pub use context::{Context, remove_all};
