@@ -11,6 +11,8 @@ mod mimic;
 pub mod process;
 mod report;
 mod run;
+#[cfg(feature = "servers")]
+pub mod servers;
 mod sim;
 pub mod wire;
 

@@ -1,0 +1,119 @@
+//! Real servers, for the project's own test targets: where they come from, and how the ones of this machine are run.
+//!
+//! A test target asks [`Place::of`] for a store and gets one of these, the first that applies:
+//! 1. the environment variable of the store (`COORD_REDIS_URL`, ...) names a running server: it is used as it is, nothing can be done to it;
+//! 2. `COORD_LOCAL_SERVERS=1`: the server's program is started on loopback, with its data in a temporary folder, and the suite
+//!    may kill, pause and cut it;
+//! 3. containers, where this build and this machine have them;
+//! 4. nowhere: every clause is shown as ignored with the reason, or has failed if `COORD_REQUIRE` names the store.
+
+mod process;
+mod watchdog;
+
+use std::path::{Path, PathBuf};
+
+pub use process::{Launch, Ready, ServerProcess, fresh_folder, wait_until};
+
+/// A kind of server that the suite knows how to find.
+#[derive(Clone, Copy, Debug)]
+pub struct Store {
+    /// The name in reports and in `COORD_REQUIRE`.
+    pub name: &'static str,
+    /// The environment variable with the URL of a running server.
+    pub variable: &'static str,
+    /// The programs that a local server needs.
+    pub programs: &'static [&'static str],
+    /// Folders besides `PATH` where they are looked for. One `*` stands for a folder of any name; the last one by name wins.
+    pub folders: &'static [&'static str],
+}
+
+/// Where the server of a run is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It runs already, behind this URL. Nothing can be done to it.
+    Given(String),
+    /// As processes of this machine, from these programs, in the order of [`Store::programs`].
+    Local(Vec<PathBuf>),
+    /// In containers.
+    Container,
+    /// There is none: why.
+    Nowhere(String),
+}
+
+impl Place {
+    /// Where the server of this store is, by the environment.
+    #[must_use]
+    pub fn of(store: &Store) -> Place {
+        if let Ok(url) = std::env::var(store.variable)
+            && !url.is_empty()
+        {
+            return Place::Given(url);
+        }
+        if std::env::var("COORD_LOCAL_SERVERS").is_ok_and(|value| value == "1") {
+            return match store.programs.iter().map(|program| find(program, store.folders)).collect() {
+                Ok(programs) => Place::Local(programs),
+                Err(missing) => Place::Nowhere(format!("COORD_LOCAL_SERVERS is 1, but {missing}")),
+            };
+        }
+        match containers() {
+            Ok(()) => Place::Container,
+            Err(why) => Place::Nowhere(format!(
+                "{} names no server, COORD_LOCAL_SERVERS is not 1, and {why}",
+                store.variable
+            )),
+        }
+    }
+}
+
+/// Whether containers can be started, else why not.
+fn containers() -> Result<(), String> {
+    Err("this build starts no containers".to_owned())
+}
+
+fn find(program: &str, folders: &[&str]) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    folders
+        .iter()
+        .filter_map(|folder| match folder.split_once("/*") {
+            None => Some(PathBuf::from(folder)),
+            Some((above, below)) => {
+                let names = std::fs::read_dir(above).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+                let below = below.trim_start_matches('/');
+                names.map(|name| name.join(below)).filter(|path| path.join(program).is_file()).max()
+            }
+        })
+        .chain(std::env::split_paths(&path))
+        .map(|folder: PathBuf| folder.join(program))
+        .find(|path| is_program(path))
+        .ok_or_else(|| format!("the program {program} is not installed"))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// A port of loopback that nothing listens on, with the `spread` ports that follow at a distance of `step` free too.
+///
+/// It lies below the range from which systems take the ports of outgoing connections, so that none of these takes it while the server is
+/// down, and is not given out again by this process.
+///
+/// # Errors
+/// If a hundred tries found none.
+pub fn free_port(step: u16, spread: u16) -> Result<u16, crate::ControlError> {
+    use std::collections::BTreeSet;
+    use std::sync::{Mutex, PoisonError};
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..100 {
+        // 11,000 to 21,999: with the 10,000 that Redis Cluster adds, all stay below 32,768.
+        let port = 11_000 + (crate::context::system_random() % 11_000) as u16;
+        let ports: Vec<u16> = (0..=spread).map(|n| port + n * step).collect();
+        let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        if ports.iter().all(|port| !given.contains(port) && free(port)) {
+            given.extend(ports);
+            return Ok(port);
+        }
+    }
+    Err("saw no free port on loopback in a hundred tries".into())
+}
