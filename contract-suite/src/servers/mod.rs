@@ -7,6 +7,8 @@
 //! 3. containers, where this build and this machine have them;
 //! 4. nowhere: every clause is shown as ignored with the reason, or has failed if `COORD_REQUIRE` names the store.
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod process;
 mod watchdog;
 
