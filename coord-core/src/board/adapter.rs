@@ -165,7 +165,7 @@ impl<B: Backend> BoardAdapter<B> {
     }
 
     /// Tasks in ascending order of their ids: the first `limit` (1 to 1,000) after `after`. Each page is one instant, different pages
-    /// are not: for boards above the 9,999 tasks that [`list`](Board::list) returns.
+    /// are not: for boards above the 9,999 tasks that [`list`](super::Board::list) returns.
     ///
     /// # Errors
     /// [`Invalid`](BoardError::Invalid) for another limit, [`TxnConflict`](BoardError::TxnConflict) if tasks kept being added and

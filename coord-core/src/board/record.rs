@@ -368,4 +368,66 @@ mod tests {
         assert_ne!(digest(&spec(["a", "b"], ["x", "y"])), digest(&spec(["a", "c"], ["x", "y"])));
         assert_ne!(digest(&spec(["a", "b"], ["x", "y"])), digest(&spec(["a", "b"], ["x", "y"]).priority(1)));
     }
+
+    /// The bytes of every format version are kept here for ever: what was stored once must be read as the same.
+    #[test]
+    fn records_of_format_1_are_read_as_they_were_written() {
+        fn hex(bytes: &[u8]) -> String {
+            bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        }
+        let operation = |n: u8| -> OperationId {
+            let bytes = codec::encode(RecordKind::Edge, &[n; 16]);
+            codec::decode(RecordKind::Edge, &bytes).unwrap()
+        };
+        let mut recent = Recent::default();
+        recent.push(operation(1));
+        recent.push(operation(2));
+        let topology =
+            Topology { next_order: 300, fence_floor: 7, seq_floor: 70_000, recent: recent.clone() };
+        let head = Head {
+            state: StoredState(State::Claimed),
+            held: Some(Held {
+                owner: AgentId::new("worker").unwrap(),
+                token: "000102030405060708090a0b0c0d0e0f".parse().unwrap(),
+                request: Some("0f0e0d0c0b0a09080706050403020100".parse().unwrap()),
+                until: Timestamp::from_micros(1_700_000_000_000_000),
+            }),
+            fence: 3,
+            seq: 9,
+            order: 1,
+            attempts: 2,
+            not_before: None,
+            touched: Timestamp::from_micros(1_699_999_970_000_000).unwrap(),
+            settled: Some(Settled {
+                token: "ffffffffffffffffffffffffffffffff".parse().unwrap(),
+                verb: SettledBy::Fail,
+                answer: Outcome::new("exit 1").unwrap(),
+            }),
+            created: Created { operation: operation(1), digest: [0xAB; 32] },
+            definition_bytes: 42,
+            recent,
+        };
+        let definition = Definition {
+            title: "Ship it".into(),
+            deps: vec![id("a"), id("b")],
+            labels: vec!["gpu".into()],
+            priority: -5,
+            payload: Bytes::from_static(&[0, 255]),
+        };
+        assert_eq!(hex(&encode_topology(&topology)), TOPOLOGY_1);
+        assert_eq!(hex(&encode_head(&head)), HEAD_1);
+        assert_eq!(hex(&encode_definition(&definition)), DEFINITION_1);
+        assert_eq!(hex(&encode_edge()), EDGE_1);
+        let version = crate::Version::first(1).unwrap();
+        let entry = |value| Entry::Present { version, value };
+        assert_eq!(read_topology(&entry(encode_topology(&topology))).unwrap(), topology);
+        assert_eq!(read_head(&id("t"), &entry(encode_head(&head))).unwrap(), Some(head));
+        assert_eq!(read_definition(&id("t"), &entry(encode_definition(&definition))).unwrap(), definition);
+    }
+
+    const TOPOLOGY_1: &str =
+        "c05244310101fb2c0107fc70110100020101010101010101010101010101010102020202020202020202020202020202";
+    const HEAD_1: &str = "c05244310102010106776f726b6572000102030405060708090a0b0c0d0e0f010f0e0d0c0b0a0908070605040302010001fd00803c3048140c000309010200fd00f9a82c48140c0001ffffffffffffffffffffffffffffffff020665786974203101010101010101010101010101010101abababababababababababababababababababababababababababababababab2a020101010101010101010101010101010102020202020202020202020202020202";
+    const DEFINITION_1: &str = "c05244310103075368697020697402016101620103677075090200ff";
+    const EDGE_1: &str = "c05244310104";
 }

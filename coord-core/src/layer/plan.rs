@@ -212,9 +212,8 @@ impl Cell {
         Cell::new("reply lost", Request::Now, Told::Error(ErrorKind::Indeterminate))
     }
 
-    /// Error now, applied later: when the test [releases](Held::release) it, or never.
+    /// Error now, applied later: when the test [releases](super::Held::release) it, or never.
     ///
-    /// [`Held::release`]: super::Held::release
     #[must_use]
     pub fn late() -> Self {
         Cell::new("late", Request::Late, Told::Error(ErrorKind::Indeterminate))
