@@ -43,6 +43,14 @@ impl MemoryStore {
         GLOBAL.clone()
     }
 
+    /// The one store of this process that the URL `memory:NAME` means. It is kept until the process ends.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        static NAMED: LazyLock<Mutex<BTreeMap<String, MemoryStore>>> = LazyLock::new(Mutex::default);
+        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        named.entry(name.to_owned()).or_default().clone()
+    }
+
     /// A handle on one namespace. Handles of one namespace see the same data.
     #[must_use]
     pub fn open(&self, namespace: &Namespace) -> MemoryBackend {
@@ -153,5 +161,150 @@ impl Backend for MemoryBackend {
             .take(range.limit())
             .cloned()
             .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coord_core::{Assert, ManualClock, Prefix, Timestamp};
+
+    fn key(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    fn namespace(text: &str) -> Namespace {
+        Namespace::new(text).unwrap()
+    }
+
+    async fn put(backend: &MemoryBackend, text: &str, value: impl Into<Bytes>) {
+        let txn = Txn::new([], [Mutation::put(key(text), value)]).unwrap();
+        assert_eq!(backend.txn(&txn).await.unwrap(), TxnOutcome::Applied);
+    }
+
+    async fn entry(backend: &MemoryBackend, text: &str) -> Entry {
+        let snapshot = backend.snapshot(&KeySet::new([key(text)]).unwrap()).await.unwrap();
+        snapshot.require(&key(text)).unwrap().clone()
+    }
+
+    async fn list(backend: &MemoryBackend, range: KeyRange) -> Vec<String> {
+        backend.keys(&range).await.unwrap().iter().map(Key::to_string).collect()
+    }
+
+    fn range(prefix: &str, limit: usize) -> KeyRange {
+        KeyRange::new(Prefix::new(prefix).unwrap(), limit).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_version_counts_the_writes_of_one_life() {
+        let store = MemoryStore::new();
+        let (a, b) = (store.open(&namespace("lives")), store.open(&namespace("lives")));
+        put(&a, "k", "v").await;
+        let first = entry(&b, "k").await.version();
+        assert_eq!(first.count(), 1);
+        put(&b, "k", "v").await;
+        assert_eq!(entry(&a, "k").await.version(), first.next().unwrap());
+        let delete = Txn::new([], [Mutation::delete(key("k")), Mutation::delete(key("absent"))]).unwrap();
+        assert_eq!(a.txn(&delete).await.unwrap(), TxnOutcome::Applied);
+        assert_eq!(entry(&b, "k").await, Entry::Absent);
+        put(&b, "k", "v").await;
+        let second = entry(&a, "k").await.version();
+        assert!(second.count() == 1 && second.incarnation() != first.incarnation());
+    }
+
+    #[tokio::test]
+    async fn one_assert_that_fails_changes_nothing() {
+        let backend = MemoryStore::new().open(&namespace("asserts"));
+        put(&backend, "a", "1").await;
+        let held = entry(&backend, "a").await;
+        let right = Assert::version(key("a"), held.version());
+        let (newer, other) = (held.version().next().unwrap(), Version::first(1).unwrap());
+        for wrong in [
+            Assert::missing(key("a")),
+            Assert::version(key("a"), newer),
+            Assert::version(key("a"), other),
+            Assert::version(key("b"), held.version()),
+        ] {
+            for asserts in
+                [vec![right.clone(), wrong.clone()], vec![wrong.clone(), right.clone()], vec![wrong]]
+            {
+                let mutations = [Mutation::put(key("a"), "2"), Mutation::put(key("b"), "2")];
+                let txn = Txn::new(asserts, mutations).unwrap();
+                assert_eq!(backend.txn(&txn).await.unwrap(), TxnOutcome::Rejected);
+                assert_eq!(entry(&backend, "a").await, held);
+                assert_eq!(entry(&backend, "b").await, Entry::Absent);
+            }
+        }
+        let check = Txn::new([right.clone(), right, Assert::missing(key("b"))], []).unwrap();
+        assert_eq!(backend.txn(&check).await.unwrap(), TxnOutcome::Applied);
+        assert_eq!(backend.txn(&Txn::default()).await.unwrap(), TxnOutcome::Applied);
+        assert_eq!(entry(&backend, "a").await, held);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_was_written_too_often_changes_nothing() {
+        let store = MemoryStore::new();
+        let backend = store.open(&namespace("end"));
+        put(&backend, "k", "v").await;
+        let last = Version::new(7, Version::MAX_HALF).unwrap();
+        store.lock().get_mut(&namespace("end")).unwrap().get_mut("k").unwrap().0 = last;
+        let txn = Txn::new([], [Mutation::put(key("first"), ""), Mutation::put(key("k"), "")]).unwrap();
+        assert_eq!(backend.txn(&txn).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(entry(&backend, "first").await, Entry::Absent);
+        assert_eq!(entry(&backend, "k").await.version(), last);
+    }
+
+    #[tokio::test]
+    async fn listings_are_in_byte_order_and_page_without_gap_or_repeat() {
+        let backend = MemoryStore::new().open(&namespace("listing"));
+        for name in ["a", "aB", "a_", "ab", "b", "é", "\u{10FFFF}"] {
+            put(&backend, name, "").await;
+        }
+        assert_eq!(list(&backend, range("", 100)).await, ["a", "aB", "a_", "ab", "b", "é", "\u{10FFFF}"]);
+        assert_eq!(list(&backend, range("a", 100)).await, ["a", "aB", "a_", "ab"]);
+        assert_eq!(list(&backend, range("a", 2)).await, ["a", "aB"]);
+        assert_eq!(list(&backend, range("a", 2).start_after(key("aB"))).await, ["a_", "ab"]);
+        assert_eq!(list(&backend, range("a", 2).start_after(key("ab"))).await, [""; 0]);
+        // What comes before the prefix, and a key that does not exist, are starts as well.
+        assert_eq!(list(&backend, range("b", 2).start_after(key("a"))).await, ["b"]);
+        assert_eq!(list(&backend, range("", 1).start_after(key("aZ"))).await, ["a_"]);
+        assert_eq!(list(&MemoryStore::new().open(&namespace("listing")), range("", 1)).await, [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_has_16_mib_and_not_a_byte_more() {
+        let backend = MemoryStore::new().open(&namespace("size"));
+        let names: Vec<String> = (0..32).map(|n| format!("{n:04}")).collect();
+        for name in &names {
+            put(&backend, name, vec![0; limits::VALUE_BYTES - 4]).await;
+        }
+        let keys = |more: &[&str]| {
+            let all = names.iter().chain(&names).map(String::as_str).chain(more.iter().copied());
+            KeySet::new(all.map(key)).unwrap()
+        };
+        let whole = backend.snapshot(&keys(&["absent"])).await.unwrap();
+        assert_eq!((whole.size(), whole.len()), (limits::SNAPSHOT_BYTES, 33));
+        put(&backend, "x", "").await;
+        assert_eq!(backend.snapshot(&keys(&["x"])).await.unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[tokio::test]
+    async fn the_time_is_that_of_the_clock_of_the_store() {
+        let time = Timestamp::from_micros(1_234_567).unwrap();
+        let backend = MemoryStore::with_clock(Arc::new(ManualClock::new(time))).open(&namespace("time"));
+        assert_eq!(backend.snapshot(&KeySet::empty()).await.unwrap().store_time(), Some(time));
+    }
+
+    #[tokio::test]
+    async fn stores_and_namespaces_are_disjoint_and_names_find_them_again() {
+        let a = MemoryStore::named("disjoint-a");
+        put(&a.open(&namespace("n")), "k", "").await;
+        assert!(entry(&MemoryStore::named("disjoint-a").open(&namespace("n")), "k").await.is_present());
+        for other in [MemoryStore::named("disjoint-b"), MemoryStore::global(), MemoryStore::new()] {
+            assert_eq!(entry(&other.open(&namespace("n")), "k").await, Entry::Absent);
+        }
+        for other in ["na", "N", "m"] {
+            assert_eq!(entry(&a.open(&namespace(other)), "k").await, Entry::Absent);
+        }
     }
 }

@@ -1,0 +1,39 @@
+//! The backends of this project. A new one is a file here, a line in the table, and a feature in `Cargo.toml`.
+
+#[cfg(feature = "memory")]
+mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::sync::Arc;
+
+use crate::registry::Factory;
+
+/// One backend, compiled in or not.
+pub(crate) struct Builtin {
+    /// The URL schemes that mean it.
+    pub(crate) schemes: &'static [&'static str],
+    /// The cargo feature that compiles it in.
+    pub(crate) feature: &'static str,
+    /// What opens it, if it is compiled in.
+    pub(crate) factory: Option<fn() -> Arc<dyn Factory>>,
+}
+
+macro_rules! factory {
+    ($feature:literal, $factory:path) => {{
+        #[cfg(feature = $feature)]
+        {
+            Some(|| Arc::new($factory))
+        }
+        #[cfg(not(feature = $feature))]
+        {
+            None
+        }
+    }};
+}
+
+/// Every backend of this project, whether it is compiled in or not.
+pub(crate) const ALL: &[Builtin] = &[
+    Builtin { schemes: &["memory"], feature: "memory", factory: factory!("memory", memory::Memory) },
+    Builtin { schemes: &["sqlite"], feature: "sqlite", factory: factory!("sqlite", sqlite::Sqlite) },
+];
