@@ -1,9 +1,10 @@
 //! What the test of a clause is given.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use coord_core::board::ExtendedBoard;
-use coord_core::{Backend, Key, KeyRange, Mutation, Namespace, Prefix, Txn};
+use coord_core::{Backend, Clock, Key, KeyRange, Mutation, Namespace, Prefix, SystemClock, Txn};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng, TryRng};
 
@@ -21,15 +22,43 @@ struct Inner {
     subject: Subject,
     clause: &'static Clause,
     seed: u64,
+    patience: Duration,
+    clock: SystemClock,
     namespace: String,
     namespaces: Mutex<Vec<String>>,
 }
 
 impl Context {
-    pub(crate) fn new(subject: Subject, clause: &'static Clause, seed: u64) -> Self {
+    pub(crate) fn new(subject: Subject, clause: &'static Clause, seed: u64, patience: Duration) -> Self {
         let namespace = random_namespace();
         let namespaces = Mutex::new(vec![namespace.clone()]);
-        Context { inner: Arc::new(Inner { subject, clause, seed, namespace, namespaces }) }
+        let clock = SystemClock::new();
+        Context { inner: Arc::new(Inner { subject, clause, seed, patience, clock, namespace, namespaces }) }
+    }
+
+    /// How long one call, or one round of calls that wait for each other, may take. What takes longer hangs.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.inner.patience
+    }
+
+    /// The time since the clause began.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.inner.clock.monotonic()
+    }
+
+    /// Rounds of a race: at least `least`, then as many as fit a third of a second, at most `most`. So a fast store is tried
+    /// thoroughly and a slow one does not take for ever.
+    #[must_use]
+    pub fn rounds(&self, least: usize, most: usize) -> Rounds {
+        self.rounds_within(Duration::from_millis(333), least, most)
+    }
+
+    /// As [`rounds`](Self::rounds), within another time.
+    #[must_use]
+    pub fn rounds_within(&self, time: Duration, least: usize, most: usize) -> Rounds {
+        Rounds { cx: self.clone(), end: self.elapsed() + time, done: 0, least, most }
     }
 
     /// The harness.
@@ -138,6 +167,26 @@ impl Context {
             }
         }
         Ok(())
+    }
+}
+
+/// The rounds of a race, see [`Context::rounds`].
+pub struct Rounds {
+    cx: Context,
+    end: Duration,
+    done: usize,
+    least: usize,
+    most: usize,
+}
+
+impl Iterator for Rounds {
+    type Item = usize;
+    fn next(&mut self) -> Option<usize> {
+        let more = self.done < self.least || (self.done < self.most && self.cx.elapsed() < self.end);
+        more.then(|| {
+            self.done += 1;
+            self.done - 1
+        })
     }
 }
 

@@ -8,7 +8,9 @@ mod faults;
 mod harness;
 mod memory;
 mod mimic;
+mod probe;
 pub mod process;
+mod race;
 mod report;
 mod run;
 #[cfg(feature = "servers")]

@@ -43,7 +43,7 @@ pub fn main_subject(subject: Subject) -> ExitCode {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(system_random);
-    let timeout = Options::default().timeout;
+    let options = Arc::new(Options::default());
     // The exclusive clauses come last and take the lock alone; it is fair, so they wait for those that have begun.
     let turn = Arc::new(RwLock::new(()));
     let mut ordered: Vec<_> = clauses().iter().collect();
@@ -51,16 +51,17 @@ pub fn main_subject(subject: Subject) -> ExitCode {
     let trials = ordered
         .into_iter()
         .map(|clause| {
-            let (subject, turn, handle) = (subject.clone(), turn.clone(), runtime.handle().clone());
+            let (subject, turn, options) = (subject.clone(), turn.clone(), options.clone());
+            let handle = runtime.handle().clone();
             let name = format!("{} {}", clause.id, headline(clause.promise));
             Trial::ignorable_test(name, move || {
                 let row = handle.block_on(async {
                     if clause.needs.exclusive {
                         let _turn = turn.write().await;
-                        run_clause(&subject, clause, seed, timeout).await
+                        run_clause(&subject, clause, seed, &options).await
                     } else {
                         let _turn = turn.read().await;
-                        run_clause(&subject, clause, seed, timeout).await
+                        run_clause(&subject, clause, seed, &options).await
                     }
                 });
                 let why = row.why.unwrap_or_default();

@@ -47,6 +47,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// How long one clause may take.
     pub timeout: Duration,
+    /// How long one call, or one round of calls that wait for each other, may take.
+    pub patience: Duration,
     /// How many clauses run at a time (the exclusive ones always run alone).
     pub workers: usize,
 }
@@ -59,6 +61,7 @@ impl Default for Options {
             layer: None,
             seed: None,
             timeout: Duration::from_secs(120),
+            patience: Duration::from_secs(30),
             workers: cores.min(4),
         }
     }
@@ -86,12 +89,12 @@ pub async fn run_subject(subject: &Subject, options: &Options) -> Report {
     let selected: Vec<&'static Clause> = clauses().iter().filter(|clause| options.selects(clause)).collect();
     let (alone, beside): (Vec<_>, Vec<_>) = selected.into_iter().partition(|clause| clause.needs.exclusive);
     let mut rows: Vec<Row> = futures::stream::iter(beside)
-        .map(|clause| run_clause(subject, clause, seed, options.timeout))
+        .map(|clause| run_clause(subject, clause, seed, options))
         .buffer_unordered(options.workers.max(1))
         .collect()
         .await;
     for clause in alone {
-        rows.push(run_clause(subject, clause, seed, options.timeout).await);
+        rows.push(run_clause(subject, clause, seed, options).await);
     }
     Report::new(subject.harness.name().to_owned(), seed, rows)
 }
@@ -104,11 +107,11 @@ pub async fn run_subject(subject: &Subject, options: &Options) -> Report {
 pub async fn check(harness: Arc<dyn Harness>, id: &str) -> Row {
     let options = Options::default();
     let clause = crate::clause::clause(id).unwrap_or_else(|| panic!("there is no clause {id:?}"));
-    run_clause(&Subject::new(harness), clause, system_random(), options.timeout).await
+    run_clause(&Subject::new(harness), clause, system_random(), &options).await
 }
 
 /// Runs one clause in a task of its own, so that a panic is caught and a clause that hangs can be given up.
-pub async fn run_clause(subject: &Subject, clause: &'static Clause, seed: u64, timeout: Duration) -> Row {
+pub async fn run_clause(subject: &Subject, clause: &'static Clause, seed: u64, options: &Options) -> Row {
     let clock = SystemClock::new();
     let start = clock.monotonic();
     let ms = || u64::try_from((clock.monotonic() - start).as_millis()).unwrap_or(u64::MAX);
@@ -122,11 +125,11 @@ pub async fn run_clause(subject: &Subject, clause: &'static Clause, seed: u64, t
     if let Some(why) = lacking(subject, clause) {
         return Row::new(clause, RowResult::Skipped, Some(why), 0);
     }
-    let context = Context::new(subject.clone(), clause, clause_seed(seed, clause.id));
-    let outcome = guarded((clause.body)(context.clone()), timeout).await;
+    let context = Context::new(subject.clone(), clause, clause_seed(seed, clause.id), options.patience);
+    let outcome = guarded((clause.body)(context.clone()), options.timeout).await;
     let took = ms();
-    // What cannot be removed from a right backend is its fault, too; that of a wrong one does not hide what was seen before.
-    let cleaned = guarded(async move { context.clean().await }, timeout).await;
+    // A right backend must let go of what was written. What a wrong one does afterwards does not hide what was seen before.
+    let cleaned = guarded(async move { context.clean().await }, options.patience).await;
     let outcome = outcome.and_then(|()| {
         cleaned.map_err(|verdict| verdict.context("removing the keys of the clause afterwards"))
     });
@@ -155,7 +158,7 @@ async fn guarded(body: impl Future<Output = Outcome> + Send + 'static, timeout: 
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = panic.downcast_ref::<String>() {

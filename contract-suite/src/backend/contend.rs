@@ -1,0 +1,445 @@
+//! B19 to B22, B25: clients that want the same keys at one instant.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use coord_core::{Assert, Backend, Entry, Key, Mutation, TxnOutcome, Version, criteria};
+use rand::RngExt as _;
+use rand::seq::SliceRandom as _;
+
+use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
+use crate::context::Context;
+use crate::probe::{Probe, key};
+use crate::race::{Leg, Racers};
+use crate::{ensure, ensure_eq, fail};
+
+pub(crate) const CLAUSES: &[Clause] = &[
+    Clause {
+        id: "B19",
+        layer: Layer::Backend,
+        promise: "N racers assert one version: exactly one wins and the version moves by one (the exported `concurrent_txn` criterion); \
+                  likewise N racers that create one absent key",
+        needs: Needs::NOTHING,
+        body: |cx| Box::pin(one_winner(cx)),
+    },
+    Clause {
+        id: "B20",
+        layer: Layer::Backend,
+        promise: "write skew: two transactions that assert both keys and write (or delete) one each, absent or present: exactly one is \
+                  applied",
+        needs: Needs::NOTHING,
+        body: |cx| Box::pin(write_skew(cx)),
+    },
+    Clause {
+        id: "B21",
+        layer: Layer::Backend,
+        promise: "crossing key orders neither deadlock nor surface an error",
+        needs: Needs::NOTHING,
+        body: |cx| Box::pin(crossing_orders(cx)),
+    },
+    Clause {
+        id: "B22",
+        layer: Layer::Backend,
+        promise: "no lost update: N handles x M increments by compare-and-set end at exactly N x M, in value and in count",
+        needs: Needs::NOTHING,
+        body: |cx| Box::pin(increments(cx)),
+    },
+    Clause {
+        id: "B25",
+        layer: Layer::Backend,
+        promise: "a hot key starves nobody: every one of N clients finishes its M increments",
+        needs: Needs::NOTHING,
+        body: |cx| Box::pin(nobody_starves(cx)),
+    },
+];
+
+async fn one_winner(cx: Context) -> Outcome {
+    let handles = cx.handles(4).await?;
+    // The exported criterion, over tasks of one runtime: the key is absent in its first round and present in the next ones.
+    for name in 0..3 {
+        let name = key(format!("criterion/{name}"));
+        for round in cx.rounds(5, 40) {
+            criteria::concurrent_txn(&handles, &name, 16)
+                .await
+                .at(format!("concurrent_txn, round {round}"))?;
+            criteria::concurrent_txn(&handles[..1], &name, 8).await.at("concurrent_txn over one handle")?;
+        }
+    }
+    // The same over threads that start at one instant: puts of a present key, creations of an absent one, deletes.
+    for racers in [2, 3] {
+        let mut threads = Racers::new(&cx, racers);
+        for round in cx.rounds(30, 4_000) {
+            let name = key(format!("race/{}", round % 2));
+            let before = handles[0].version(&name).await?;
+            let deleting = !before.is_missing() && round % 6 >= 4;
+            let legs: Vec<Leg<TxnOutcome>> = (0..racers)
+                .map(|racer| -> Leg<TxnOutcome> {
+                    let (handle, name) = (handles[racer].clone(), name.clone());
+                    Box::pin(async move {
+                        let asserts = [Assert::version(name.clone(), before)];
+                        let mutation = if deleting {
+                            Mutation::delete(name)
+                        } else {
+                            Mutation::put(name, format!("{racer} {round}"))
+                        };
+                        handle.attempt(&asserts, &[mutation]).await
+                    })
+                })
+                .collect();
+            let outcomes = threads.run(legs).await?;
+            let winners: Vec<usize> =
+                (0..racers).filter(|racer| outcomes[*racer] == TxnOutcome::Applied).collect();
+            ensure!(
+                winners.len() == 1,
+                "saw {} of {racers} racers win that asserted {before}, in round {round}",
+                winners.len()
+            );
+            for handle in &handles[..2] {
+                let entry = handle.entry(&name).await?;
+                if deleting {
+                    ensure_eq!(
+                        entry,
+                        Entry::Absent,
+                        "the entry of a key that one of {racers} racers has deleted"
+                    );
+                    continue;
+                }
+                let version = entry.version();
+                let moved = before.next().map_or(version.count() == 1, |next| version == next);
+                ensure!(moved, "saw the version move from {before} to {version}, not by one");
+                ensure_eq!(
+                    entry.value().map(|value| &value[..]),
+                    Some(format!("{} {round}", winners[0]).as_bytes()),
+                    "the value, which must be the winner's"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What two keys are before the race.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    Present,
+    Absent,
+    OneOfEach,
+}
+
+async fn write_skew(cx: Context) -> Outcome {
+    let handles = cx.handles(2).await?;
+    let mut threads = Racers::new(&cx, 2);
+    for before in [Before::Present, Before::Absent, Before::OneOfEach] {
+        for deleting in [false, true] {
+            if deleting && matches!(before, Before::Absent) {
+                continue;
+            }
+            for both_asserted in [true, false] {
+                let place = format!(
+                    "{before:?}, {}, {}",
+                    if deleting { "deleting" } else { "putting" },
+                    if both_asserted { "both asserted" } else { "each asserts the other's" }
+                );
+                skew(&cx, &handles, &mut threads, before, deleting, both_asserted).await.at(place)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn skew(
+    cx: &Context,
+    handles: &[Arc<dyn Backend>],
+    threads: &mut Racers<TxnOutcome>,
+    before: Before,
+    deleting: bool,
+    both_asserted: bool,
+) -> Outcome {
+    let names = [key("skew/x"), key("skew/y")];
+    let mut applied = [0_usize; 2];
+    for round in cx.rounds_within(Duration::from_millis(120), 20, 1_500) {
+        let mut setup = Vec::new();
+        for (n, name) in names.iter().enumerate() {
+            let present = match before {
+                Before::Present => true,
+                Before::Absent => false,
+                Before::OneOfEach => n == round % 2,
+            };
+            setup.push(if present {
+                Mutation::put(name.clone(), "0")
+            } else {
+                Mutation::delete(name.clone())
+            });
+        }
+        handles[0].commit(&[], &setup).await?;
+        let snapshot = handles[1].look(&names).await?;
+        let versions = [snapshot.require(&names[0])?.version(), snapshot.require(&names[1])?.version()];
+        let legs: Vec<Leg<TxnOutcome>> = (0..2)
+            .map(|racer| -> Leg<TxnOutcome> {
+                let (handle, names) = (handles[racer].clone(), names.clone());
+                Box::pin(async move {
+                    let mut asserts: Vec<Assert> = (0..2)
+                        .filter(|n| both_asserted || *n != racer)
+                        .map(|n| Assert::version(names[n].clone(), versions[n]))
+                        .collect();
+                    // The racers name the keys in opposite orders.
+                    if racer == 1 {
+                        asserts.reverse();
+                    }
+                    let own = names[racer].clone();
+                    // A delete of an absent key changes nothing, so it would not be in the other one's way.
+                    let mutation = if deleting && !versions[racer].is_missing() {
+                        Mutation::delete(own)
+                    } else {
+                        Mutation::put(own, racer.to_string())
+                    };
+                    handle.attempt(&asserts, &[mutation]).await
+                })
+            })
+            .collect();
+        let outcomes = threads.run(legs).await?;
+        let count = outcomes.iter().filter(|outcome| outcome.is_applied()).count();
+        ensure!(
+            count == 1,
+            "saw {count} of two transactions applied in round {round}, where each asserts what the other one writes"
+        );
+        let winner = usize::from(outcomes[1].is_applied());
+        applied[winner] += 1;
+        let after = handles[winner].look(&names).await?;
+        let loser = &names[1 - winner];
+        ensure_eq!(
+            after.require(loser)?.version(),
+            versions[1 - winner],
+            "the version of the key that the loser wanted"
+        );
+        ensure!(
+            after.require(&names[winner])?.version() != versions[winner],
+            "saw the winner's key unmoved at {}",
+            versions[winner]
+        );
+    }
+    Ok(())
+}
+
+async fn crossing_orders(cx: Context) -> Outcome {
+    const RACERS: usize = 4;
+    let keys: Arc<Vec<Key>> = Arc::new((0..6).map(|n| key(format!("cross/{n}"))).collect());
+    let handles = cx.handles(RACERS).await?;
+    let puts: Vec<Mutation> = keys.iter().map(|key| Mutation::put(key.clone(), "0")).collect();
+    handles[0].commit(&[], &puts).await?;
+    let start = handles[0].look(&keys).await?;
+    let before: u64 = start.iter().map(|(_, entry)| entry.version().count()).sum();
+    let written = Arc::new(AtomicU64::new(0));
+    let legs: Vec<Leg<()>> = (0..RACERS)
+        .map(|racer| -> Leg<()> {
+            let (handle, keys, written, cx) =
+                (handles[racer].clone(), keys.clone(), written.clone(), cx.clone());
+            let mut rng = cx.rng(racer as u64);
+            Box::pin(async move {
+                for round in cx.rounds(60, 20_000) {
+                    // Even racers go up, odd ones down, or all in random orders.
+                    let mut order = keys.to_vec();
+                    match round % 3 {
+                        0 if racer % 2 == 0 => {}
+                        0 => order.reverse(),
+                        1 => order.rotate_left(racer),
+                        _ => order.shuffle(&mut rng),
+                    }
+                    let mut puts: Vec<Mutation> = order
+                        .iter()
+                        .take(4)
+                        .map(|key| Mutation::put(key.clone(), racer.to_string()))
+                        .collect();
+                    let mut asserts = Vec::new();
+                    if round % 2 == 1 {
+                        let snapshot = handle.look(&order).await?;
+                        for name in order.iter().rev() {
+                            asserts.push(Assert::version(name.clone(), snapshot.require(name)?.version()));
+                        }
+                        puts.truncate(2);
+                    }
+                    // Keys of its own that come and go among the shared ones, in the middle of their order.
+                    let own = key(format!("cross/{}/{racer}", racer % 3));
+                    puts.insert(
+                        1,
+                        if rng.random_bool(0.5) { Mutation::put(own, "x") } else { Mutation::delete(own) },
+                    );
+                    let outcome =
+                        handle.attempt(&asserts, &puts).await.at(format!("racer {racer}, round {round}"))?;
+                    if outcome.is_applied() {
+                        written.fetch_add(puts.len() as u64 - 1, Ordering::Relaxed);
+                    } else if asserts.is_empty() {
+                        fail!("saw a transaction without asserts rejected");
+                    }
+                }
+                Ok(())
+            })
+        })
+        .collect();
+    Racers::new(&cx, RACERS).run(legs).await?;
+    let end = handles[1].look(&keys).await?;
+    let after: u64 = end.iter().map(|(_, entry)| entry.version().count()).sum();
+    ensure_eq!(
+        after - before,
+        written.load(Ordering::Relaxed),
+        "how far all versions moved, by the writes that were answered as applied"
+    );
+    Ok(())
+}
+
+/// One increment by compare-and-set: tries until it is applied, and returns how often it tried.
+pub(crate) async fn increment(handle: &dyn Backend, name: &Key) -> Result<u64, Verdict> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        if try_increment(handle, name).await? {
+            return Ok(tries);
+        }
+        ensure!(tries < 1_000_000, "saw a million tries to increment one key rejected");
+        // On a store that never waits, this is where a limit of time can end it.
+        tokio::task::yield_now().await;
+    }
+}
+
+pub(crate) async fn try_increment(handle: &dyn Backend, name: &Key) -> Result<bool, Verdict> {
+    let entry = handle.entry(name).await?;
+    let value = number(&entry)?;
+    let asserts = [Assert::version(name.clone(), entry.version())];
+    let put = [Mutation::put(name.clone(), (value + 1).to_string())];
+    Ok(handle.attempt(&asserts, &put).await?.is_applied())
+}
+
+fn number(entry: &Entry) -> Result<u64, Verdict> {
+    let Some(value) = entry.value() else { return Ok(0) };
+    let text = String::from_utf8_lossy(value);
+    match text.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => fail!("saw {text:?}, not a number that was written"),
+    }
+}
+
+async fn increments(cx: Context) -> Outcome {
+    const CLIENTS: u64 = 4;
+    let handles = cx.handles(CLIENTS as usize).await?;
+    // How many fit the time of this store.
+    let trial = key("trial");
+    let start = cx.elapsed();
+    for handle in &handles {
+        increment(&**handle, &trial).await?;
+    }
+    let each = ((cx.elapsed() - start) / CLIENTS as u32).as_secs_f64().max(1e-6);
+    let rounds = ((0.4 / each / CLIENTS as f64) as u64).clamp(20, 3_000);
+    // From an absent key, and from one that another life preceded; alone, and two keys in step.
+    let (one, left, right) = (key("one"), key("left"), key("right"));
+    handles[0].set(&one, "7").await?;
+    handles[0].unset(&one).await?;
+    let legs: Vec<Leg<()>> = (0..CLIENTS as usize)
+        .map(|client| -> Leg<()> {
+            let (handle, one, pair) = (handles[client].clone(), one.clone(), [left.clone(), right.clone()]);
+            Box::pin(async move {
+                for _ in 0..rounds {
+                    increment(&*handle, &one).await?;
+                    while !increment_both(&*handle, &pair).await? {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Ok(())
+            })
+        })
+        .collect();
+    Racers::new(&cx, CLIENTS as usize).run(legs).await?;
+    for handle in &handles {
+        for name in [&one, &left, &right] {
+            let entry = handle.entry(name).await?;
+            let expected = CLIENTS * rounds;
+            ensure_eq!(
+                number(&entry)?,
+                expected,
+                "the value of {name:?} after {CLIENTS} x {rounds} increments"
+            );
+            ensure_eq!(
+                entry.version().count(),
+                expected,
+                "the count of {name:?} after {CLIENTS} x {rounds} increments"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn increment_both(handle: &dyn Backend, pair: &[Key; 2]) -> Result<bool, Verdict> {
+    let snapshot = handle.look(pair).await?;
+    let (left, right) = (snapshot.require(&pair[0])?, snapshot.require(&pair[1])?);
+    ensure_both(number(left)?, number(right)?)?;
+    let asserts = pair.each_ref().map(|name| {
+        Assert::version(name.clone(), snapshot.get(name).map_or(Version::MISSING, Entry::version))
+    });
+    let puts = [
+        Mutation::put(pair[0].clone(), (number(left)? + 1).to_string()),
+        Mutation::put(pair[1].clone(), (number(right)? + 1).to_string()),
+    ];
+    Ok(handle.attempt(&asserts, &puts).await?.is_applied())
+}
+
+fn ensure_both(left: u64, right: u64) -> Outcome {
+    ensure_eq!(left, right, "two numbers that every transaction increments together, in one snapshot");
+    Ok(())
+}
+
+/// Everybody goes on incrementing until everybody is through, so that a client that only gets its turn once the others have stopped never
+/// gets it.
+async fn nobody_starves(cx: Context) -> Outcome {
+    const CLIENTS: usize = 6;
+    const EACH: u64 = 25;
+    let handles = cx.handles(CLIENTS).await?;
+    let name = key("hot");
+    let waiting = Arc::new(AtomicUsize::new(CLIENTS));
+    let broken = Arc::new(AtomicBool::new(false));
+    let deadline = cx.patience().mul_f64(0.9);
+    let start = cx.elapsed();
+    let legs: Vec<Leg<u64>> = (0..CLIENTS)
+        .map(|client| -> Leg<u64> {
+            let (handle, name, cx) = (handles[client].clone(), name.clone(), cx.clone());
+            let (waiting, broken) = (waiting.clone(), broken.clone());
+            Box::pin(async move {
+                let mut done = 0;
+                let mut tries = 0_u64;
+                while waiting.load(Ordering::Acquire) > 0 && !broken.load(Ordering::Acquire) {
+                    tries += 1;
+                    match try_increment(&*handle, &name).await {
+                        Ok(true) => {
+                            done += 1;
+                            if done == EACH {
+                                waiting.fetch_sub(1, Ordering::AcqRel);
+                            }
+                        }
+                        Ok(false) => {}
+                        Err(verdict) => {
+                            broken.store(true, Ordering::Release);
+                            return Err(verdict);
+                        }
+                    }
+                    if cx.elapsed() - start > deadline {
+                        broken.store(true, Ordering::Release);
+                        if done < EACH {
+                            fail!(
+                                "saw client {client} with {done} of its {EACH} increments after {tries} tries in {} s, while \
+                                 others went on",
+                                deadline.as_secs_f64()
+                            );
+                        }
+                    }
+                    tokio::task::yield_now().await;
+                }
+                Ok(done)
+            })
+        })
+        .collect();
+    let done = Racers::new(&cx, CLIENTS).run(legs).await?;
+    ensure!(done.iter().all(|done| *done >= EACH), "saw clients with {done:?} increments, not {EACH} each");
+    let entry = handles[0].entry(&name).await?;
+    ensure_eq!(number(&entry)?, done.iter().sum::<u64>(), "the value after all increments");
+    ensure_eq!(entry.version().count(), done.iter().sum::<u64>(), "the count after all increments");
+    Ok(())
+}
