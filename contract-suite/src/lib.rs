@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod adapter;
 mod backend;
 mod board;
 mod clause;
@@ -18,6 +19,7 @@ pub mod servers;
 mod sim;
 pub mod wire;
 
+pub use adapter::AdapterBoards;
 pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, clause, clauses};
 pub use context::{Context, remove_all};
 pub use harness::{

@@ -6,6 +6,7 @@ use std::time::Duration;
 use coord_core::{Clock, SystemClock};
 use futures::StreamExt as _;
 
+use crate::adapter::AdapterBoards;
 use crate::clause::{Clause, Layer, Outcome, Verdict, clauses};
 use crate::context::{Context, clause_seed, system_random};
 use crate::harness::{BoardHarness, Harness};
@@ -25,7 +26,7 @@ impl Subject {
     /// A backend, with the project's own boards above it.
     #[must_use]
     pub fn new(harness: Arc<dyn Harness>) -> Self {
-        Subject { harness, boards: None }
+        Subject { harness, boards: Some(Arc::new(AdapterBoards)) }
     }
 
     /// The same backend with other boards above it.
