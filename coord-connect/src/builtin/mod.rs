@@ -1,5 +1,7 @@
 //! The backends of this project. A new one is a file here, a line in the table, and a feature in `Cargo.toml`.
 
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "sqlite")]
@@ -36,4 +38,5 @@ macro_rules! factory {
 pub(crate) const ALL: &[Builtin] = &[
     Builtin { schemes: &["memory"], feature: "memory", factory: factory!("memory", memory::Memory) },
     Builtin { schemes: &["sqlite"], feature: "sqlite", factory: factory!("sqlite", sqlite::Sqlite) },
+    Builtin { schemes: &["etcd", "etcds"], feature: "etcd", factory: factory!("etcd", etcd::Etcd) },
 ];
