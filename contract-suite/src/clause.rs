@@ -149,7 +149,12 @@ impl fmt::Debug for Clause {
 #[must_use]
 pub fn clauses() -> &'static [Clause] {
     static CLAUSES: LazyLock<Vec<Clause>> = LazyLock::new(|| {
-        let slices = [crate::backend::CLAUSES, crate::faults::CLAUSES, crate::board::CLAUSES];
+        let slices = [
+            crate::backend::CLAUSES,
+            crate::faults::CLAUSES,
+            crate::board::CLAUSES,
+            &[crate::history::CLAUSES],
+        ];
         let mut all: Vec<Clause> =
             slices.iter().flat_map(|files| files.iter().copied().flatten()).copied().collect();
         all.sort_by_key(|clause| (clause.layer, clause.id));

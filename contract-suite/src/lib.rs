@@ -7,6 +7,7 @@ mod clause;
 mod context;
 mod faults;
 mod harness;
+pub mod history;
 mod memory;
 mod mimic;
 mod probe;
