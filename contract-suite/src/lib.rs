@@ -19,6 +19,7 @@ mod run;
 pub mod servers;
 mod sim;
 pub mod wire;
+pub mod wrong;
 
 pub use adapter::AdapterBoards;
 pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, clause, clauses};

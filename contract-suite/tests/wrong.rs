@@ -1,0 +1,87 @@
+//! Every backend that is wrong on purpose is turned red by the clause that is named for it.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract_suite::wrong::{self, Wrong};
+use contract_suite::{Options, RowResult, SimHarness, Subject, check, clause, clauses, run_clause};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .expect("the system can start threads");
+    let mut arguments = Arguments::from_args();
+    // Many of them mostly wait.
+    arguments.test_threads = arguments.test_threads.or(Some(8));
+    let mut trials: Vec<Trial> = wrong::backends()
+        .map(|wrong| {
+            let handle = runtime.handle().clone();
+            let name = format!("{} is red by {}: {}", wrong.id, wrong.clause, wrong.what);
+            Trial::test(name, move || handle.block_on(is_red(wrong)))
+        })
+        .collect();
+    trials.extend(FAULT_CLAUSES.map(|id| {
+        let handle = runtime.handle().clone();
+        Trial::test(format!("{id} is green on the simulated store"), move || handle.block_on(is_green(id)))
+    }));
+    trials.push(Trial::test("ids are unique", ids_are_unique));
+    trials
+        .push(Trial::test("every fault clause has a wrong backend", every_fault_clause_has_a_wrong_backend));
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // A wrong backend may have left a task that never ends.
+    runtime.shutdown_background();
+    conclusion.exit_code()
+}
+
+async fn is_red(wrong: &Wrong) -> Result<(), Failed> {
+    let clause = clause(wrong.clause).ok_or("there is no such clause")?;
+    let subject = Subject::new((wrong.harness)());
+    // A right handle of the simulated store gives up after a second.
+    let options = Options { patience: Duration::from_secs(6), ..Options::default() };
+    let row = run_clause(&subject, clause, 1, &options).await;
+    let why = row.why.unwrap_or_default();
+    if row.result != RowResult::Failed {
+        return Err(format!("it is {}: {why}", row.result.as_str()).into());
+    }
+    if why.contains("saw the harness fail") || why.contains("saw a panic") {
+        return Err(format!("it is red for another reason: {why}").into());
+    }
+    Ok(())
+}
+
+fn ids_are_unique() -> Result<(), Failed> {
+    let wrong: Vec<_> = wrong::backends().map(|wrong| wrong.id).collect();
+    let clauses: Vec<_> = clauses().iter().map(|clause| clause.id).collect();
+    for ids in [wrong, clauses] {
+        let mut seen = BTreeSet::new();
+        if let Some(id) = ids.iter().find(|id| !seen.insert(**id)) {
+            return Err(format!("{id} is there twice").into());
+        }
+    }
+    Ok(())
+}
+
+const FAULT_CLAUSES: [&str; 8] = ["B40", "B41", "B42", "B43", "B44", "B45", "B46", "B48"];
+
+fn every_fault_clause_has_a_wrong_backend() -> Result<(), Failed> {
+    for id in FAULT_CLAUSES {
+        if !wrong::backends().any(|wrong| wrong.clause == id) {
+            return Err(format!("no backend is wrong in the way of {id}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Not skipped, above all: a clause that never runs proves nothing.
+async fn is_green(id: &str) -> Result<(), Failed> {
+    let row = check(Arc::new(SimHarness::new()), id).await;
+    match row.result {
+        RowResult::Passed => Ok(()),
+        other => Err(format!("it is {}: {}", other.as_str(), row.why.unwrap_or_default()).into()),
+    }
+}
