@@ -10,6 +10,8 @@
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod process;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod watchdog;
 
 use std::path::{Path, PathBuf};

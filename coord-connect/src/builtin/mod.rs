@@ -4,6 +4,8 @@
 mod etcd;
 #[cfg(feature = "memory")]
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -38,5 +40,10 @@ macro_rules! factory {
 pub(crate) const ALL: &[Builtin] = &[
     Builtin { schemes: &["memory"], feature: "memory", factory: factory!("memory", memory::Memory) },
     Builtin { schemes: &["sqlite"], feature: "sqlite", factory: factory!("sqlite", sqlite::Sqlite) },
+    Builtin {
+        schemes: &["redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel"],
+        feature: "redis",
+        factory: factory!("redis", redis::Redis),
+    },
     Builtin { schemes: &["etcd", "etcds"], feature: "etcd", factory: factory!("etcd", etcd::Etcd) },
 ];
