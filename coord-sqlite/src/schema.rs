@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use coord_core::{BackendError, Operation};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use crate::error::{Failure, Stage, classify, config_error, corrupt};
@@ -55,10 +56,18 @@ impl Marks {
 /// Looks at a file that has something in it and says whether it is a store of ours, without changing a byte or a lock: it is
 /// opened as immutable, so there is no recovery and no log. The marks of a store are in its first page from the first commit on,
 /// which is made before the log is turned on.
+///
+/// A look without the log sees the file as the last checkpoint left it, and that may have been killed, or be going on: then the first page
+/// speaks of pages that are not there yet. That is for the log to mend, so it is not held against the file.
 pub(crate) fn probe(path: &Path) -> Result<(), BackendError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    match Connection::open_with_flags(immutable_uri(path), flags).and_then(|connection| marks(&connection)) {
+    let looked = Connection::open_with_flags(immutable_uri(path), flags).and_then(|connection| {
+        // With it SQLite believes the size of the file more than the first page. Nothing can be written here.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, true)?;
+        marks(&connection)
+    });
+    match looked {
         Ok(marks) => marks.check(path),
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
             let message = format!("{} is not a SQLite database; it is left as it is", path.display());
