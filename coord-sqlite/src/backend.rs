@@ -12,6 +12,7 @@ use coord_core::{
     SystemClock, Txn, TxnOutcome,
 };
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::oneshot::error::{RecvError, TryRecvError};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -19,7 +20,8 @@ use crate::config::SqliteConfig;
 use crate::connection::{Connection, Create, Role};
 use crate::error::{Failure, Stage, classify};
 use crate::pool::Pool;
-use crate::{NAME, location, read, write};
+use crate::queue::{Answer, Ticket};
+use crate::{NAME, location, read};
 
 /// How long one try may take once it has its turn, before the disk counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
@@ -52,24 +54,17 @@ impl SqliteBackend {
         let clock = SystemClock::new();
         let (wanted, durability) = (config.path().to_owned(), config.durability());
         let path: Arc<Path> = blocking(Operation::Connect, move || location::resolve(&wanted)).await??.into();
-        let tries = Tries::new(&clock, config.busy_timeout(), Operation::Connect);
-        let writer = tries
-            .run(|| {
-                let path = path.clone();
-                async move {
-                    blocking(Operation::Connect, move || {
-                        Connection::open(
-                            &path,
-                            Role::Writer,
-                            durability,
-                            Create::IfMissing,
-                            Operation::Connect,
-                        )
-                    })
-                    .await?
-                }
-            })
-            .await?;
+        let mut tries = Tries::new(&clock, config.busy_timeout(), Operation::Connect);
+        let writer = loop {
+            let path = path.clone();
+            let opened = blocking(Operation::Connect, move || {
+                Connection::open(&path, Role::Writer, durability, Create::IfMissing, Operation::Connect)
+            });
+            match opened.await? {
+                Ok(connection) => break connection,
+                Err(failure) => tries.again(failure).await?,
+            }
+        };
         Ok(SqliteBackend {
             namespace: namespace.clone(),
             busy_timeout: config.busy_timeout(),
@@ -90,44 +85,96 @@ impl SqliteBackend {
         &self.namespace
     }
 
-    /// Waits for a turn, does the work on a thread for blocking work, and does it again as long as others are in the way.
-    async fn call<T, W>(&self, role: Role, operation: Operation, work: W) -> Result<T, BackendError>
+    /// Waits for a turn to read, does the work on a thread for blocking work, and does it again as long as others are in the way.
+    async fn read<T, W>(&self, operation: Operation, work: W) -> Result<T, BackendError>
     where
         T: Send + 'static,
         W: Fn(&mut Connection, &Namespace) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        let tries = Tries::new(&self.clock, self.busy_timeout, operation);
-        let turn = self.turn(role, operation).await?;
+        let mut tries = Tries::new(&self.clock, self.busy_timeout, operation);
+        let turn = self.pool.readers().clone().acquire_owned();
+        let Ok(Ok(turn)) = timeout(self.busy_timeout, turn).await else { return Err(tries.no_turn()) };
         let (turn, work) = (Arc::new(turn), Arc::new(work));
-        tries
-            .run(|| {
-                let (pool, namespace, work, turn) =
-                    (self.pool.clone(), self.namespace.clone(), work.clone(), turn.clone());
-                async move {
-                    blocking(operation, move || {
-                        let result =
-                            pool.with_connection(role, operation, |connection| work(connection, &namespace));
-                        // The turn ends with the work and not with the future, which may have been dropped.
-                        drop(turn);
-                        result
-                    })
-                    .await?
-                }
+        loop {
+            let (pool, namespace, work, turn) =
+                (self.pool.clone(), self.namespace.clone(), work.clone(), turn.clone());
+            let result = blocking(operation, move || {
+                let result =
+                    pool.with_connection(Role::Reader, operation, |connection| work(connection, &namespace));
+                // The turn ends with the work and not with the future, which may have been dropped.
+                drop(turn);
+                result
             })
-            .await
+            .await?;
+            match result {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => tries.again(failure).await?,
+            }
+        }
     }
 
-    async fn turn(&self, role: Role, operation: Operation) -> Result<OwnedSemaphorePermit, BackendError> {
-        let turn = self.pool.queue(role).clone().acquire_owned();
-        match timeout(self.busy_timeout, turn).await {
-            Ok(Ok(turn)) => Ok(turn),
-            // Zero is a wait too: a free turn is always taken.
-            Ok(Err(_)) | Err(_) => Err(BackendError::new(
-                ErrorKind::Unavailable,
-                NAME,
-                operation,
-                format!("no turn within {:?}: other calls of this process are in front", self.busy_timeout),
-            )),
+    /// Lets a transaction wait in the queue until somebody who has the turn has written it, or it is this one's turn to write all that wait.
+    async fn write(&self, txn: &Txn) -> Result<TxnOutcome, BackendError> {
+        let tries = Tries::new(&self.clock, self.busy_timeout, Operation::Txn);
+        let queue = self.pool.writers();
+        let mut ticket = queue.join(self.namespace.clone(), txn.clone());
+        tokio::select! {
+            biased;
+            answer = &mut ticket.answer => answered(answer),
+            turn = queue.turn().clone().acquire_owned() => match turn {
+                Ok(turn) => self.lead(turn, ticket, tries).await,
+                // The queue is never closed.
+                Err(_) => Err(tries.no_turn()),
+            },
+            () = self.clock.sleep(self.busy_timeout) => {
+                self.give_up(ticket, &tries).await
+            }
+        }
+    }
+
+    /// Leaves the queue, or waits for the answer if somebody is at it. Each try of whoever has the turn is short, and what it could not
+    /// write is in the queue again.
+    async fn give_up(&self, mut ticket: Ticket, tries: &Tries<'_>) -> Result<TxnOutcome, BackendError> {
+        let end = self.clock.monotonic().saturating_add(STUCK);
+        loop {
+            if ticket.withdraw() {
+                return Err(tries.no_turn());
+            }
+            match timeout(pause(), &mut ticket.answer).await {
+                Ok(answer) => return answered(answer),
+                Err(_) if self.clock.monotonic() >= end => return Err(stuck(Operation::Txn)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Writes the transactions that wait, until the own one is among them.
+    async fn lead(
+        &self,
+        turn: OwnedSemaphorePermit,
+        mut ticket: Ticket,
+        mut tries: Tries<'_>,
+    ) -> Result<TxnOutcome, BackendError> {
+        let turn = Arc::new(turn);
+        loop {
+            let (pool, turn) = (self.pool.clone(), turn.clone());
+            let result = blocking(Operation::Txn, move || {
+                let result = pool.write_waiting();
+                drop(turn);
+                result
+            })
+            .await?;
+            match ticket.answer.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                Ok(answer) => return answer,
+                Err(TryRecvError::Closed) => return Err(lost(Operation::Txn)),
+            }
+            if let Err(failure) = result
+                && let Err(error) = tries.again(failure).await
+            {
+                // The turn is still ours, so nobody can have taken the transaction off the queue.
+                return Err(if ticket.withdraw() { error } else { lost(Operation::Txn) });
+            }
         }
     }
 }
@@ -149,28 +196,24 @@ impl Backend for SqliteBackend {
 
     async fn snapshot(&self, keys: &KeySet) -> Result<Snapshot, BackendError> {
         let keys = keys.clone();
-        self.call(Role::Reader, Operation::Snapshot, move |connection, namespace| {
+        self.read(Operation::Snapshot, move |connection, namespace| {
             read::snapshot(connection, namespace, &keys)
         })
         .await
     }
 
     async fn txn(&self, txn: &Txn) -> Result<TxnOutcome, BackendError> {
+        if !txn.mutations().is_empty() {
+            return self.write(txn).await;
+        }
         let txn = txn.clone();
-        let role = if txn.mutations().is_empty() { Role::Reader } else { Role::Writer };
-        self.call(role, Operation::Txn, move |connection, namespace| match role {
-            Role::Reader => read::check(connection, namespace, &txn),
-            Role::Writer => write::txn(connection, namespace, &txn),
-        })
-        .await
+        self.read(Operation::Txn, move |connection, namespace| read::check(connection, namespace, &txn)).await
     }
 
     async fn keys(&self, range: &KeyRange) -> Result<Vec<Key>, BackendError> {
         let range = range.clone();
-        self.call(Role::Reader, Operation::Keys, move |connection, namespace| {
-            read::keys(connection, namespace, &range)
-        })
-        .await
+        self.read(Operation::Keys, move |connection, namespace| read::keys(connection, namespace, &range))
+            .await
     }
 }
 
@@ -179,20 +222,33 @@ async fn blocking<T: Send + 'static>(
     operation: Operation,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, BackendError> {
-    // Whether it has happened is not known, unless nothing can have happened.
-    let kind = if operation == Operation::Txn { ErrorKind::Indeterminate } else { ErrorKind::Unavailable };
     match timeout(STUCK, spawn_blocking(work)).await {
         Ok(Ok(result)) => Ok(result),
-        Ok(Err(error)) => {
-            let message = "the thread that did the work is gone";
-            Err(BackendError::new(kind, NAME, operation, message).with_source(error))
-        }
-        Err(_) => {
-            let message =
-                format!("no answer within {STUCK:?}: the disk or the threads for blocking work are stuck");
-            Err(BackendError::new(kind, NAME, operation, message))
-        }
+        Ok(Err(error)) => Err(lost(operation).with_source(error)),
+        Err(_) => Err(stuck(operation)),
     }
+}
+
+/// The answer for the ticket of a transaction.
+fn answered(answer: Result<Answer, RecvError>) -> Answer {
+    answer.unwrap_or_else(|_| Err(lost(Operation::Txn)))
+}
+
+/// Work has begun and nobody knows how it ended.
+fn unknown(operation: Operation, message: impl Into<String>) -> BackendError {
+    let kind = if operation == Operation::Txn { ErrorKind::Indeterminate } else { ErrorKind::Unavailable };
+    BackendError::new(kind, NAME, operation, message)
+}
+
+fn lost(operation: Operation) -> BackendError {
+    unknown(operation, "the thread that did the work is gone")
+}
+
+fn stuck(operation: Operation) -> BackendError {
+    unknown(
+        operation,
+        format!("no answer within {STUCK:?}: the disk or the threads for blocking work are stuck"),
+    )
 }
 
 /// Tries until a time limit. Every try that is repeated has certainly not happened.
@@ -201,36 +257,46 @@ struct Tries<'a> {
     operation: Operation,
     busy_timeout: Duration,
     end: Duration,
+    moved: bool,
 }
 
 impl<'a> Tries<'a> {
     fn new(clock: &'a SystemClock, busy_timeout: Duration, operation: Operation) -> Self {
-        Tries { clock, operation, busy_timeout, end: clock.monotonic().saturating_add(busy_timeout) }
+        let end = clock.monotonic().saturating_add(busy_timeout);
+        Tries { clock, operation, busy_timeout, end, moved: false }
     }
 
-    async fn run<T, F>(&self, mut try_once: impl FnMut() -> F) -> Result<T, BackendError>
-    where
-        F: Future<Output = Result<T, Failure>>,
-    {
-        let mut moved = false;
-        loop {
-            match try_once().await {
-                Ok(answer) => return Ok(answer),
-                Err(Failure::Error(error)) => return Err(error),
-                Err(Failure::Busy(error)) if self.clock.monotonic() >= self.end => {
-                    let error = classify(self.operation, Stage::Before, error);
-                    tracing::debug!(%error, waited = ?self.busy_timeout, "gave up waiting for the lock");
-                    return Err(error);
-                }
-                Err(Failure::Busy(_)) => self.clock.sleep(pause()).await,
-                // Another file may have taken the place of the one that was open: the next try opens it.
-                Err(Failure::Moved) if !moved => moved = true,
-                Err(Failure::Moved) => {
-                    let message = "the file was moved or removed while it was in use; it is not made anew";
-                    return Err(BackendError::new(ErrorKind::Unavailable, NAME, self.operation, message));
-                }
+    /// Returns when it is time for another try, or the error to end with.
+    async fn again(&mut self, failure: Failure) -> Result<(), BackendError> {
+        match failure {
+            Failure::Busy(error) if self.clock.monotonic() >= self.end => {
+                let error = classify(self.operation, Stage::Before, error);
+                tracing::debug!(%error, waited = ?self.busy_timeout, "gave up waiting for the lock");
+                Err(error)
             }
+            Failure::Busy(_) => {
+                self.clock.sleep(pause()).await;
+                Ok(())
+            }
+            // Another file may have taken the place of the one that was open: the next try opens it.
+            Failure::Moved if !self.moved => {
+                self.moved = true;
+                Ok(())
+            }
+            Failure::Moved => {
+                let message = "the file was moved or removed while it was in use; it is not made anew";
+                Err(BackendError::new(ErrorKind::Unavailable, NAME, self.operation, message))
+            }
+            Failure::Error(error) => Err(error),
+            // Those who wait have been answered.
+            Failure::Commit(_) => Err(lost(self.operation)),
         }
+    }
+
+    fn no_turn(&self) -> BackendError {
+        let message =
+            format!("no turn within {:?}: other calls of this process are in front", self.busy_timeout);
+        BackendError::new(ErrorKind::Unavailable, NAME, self.operation, message)
     }
 }
 

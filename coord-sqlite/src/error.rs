@@ -5,6 +5,7 @@ use rusqlite::ErrorCode;
 use rusqlite::ffi;
 
 use crate::NAME;
+use crate::queue::Answer;
 
 /// Where in an operation an error came up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(crate) enum Failure {
     Busy(rusqlite::Error),
     /// The file of this connection is no longer the one at its path. Nothing has happened.
     Moved,
+    /// `COMMIT` failed: the answers for the transactions that were written at once.
+    Commit(Vec<Answer>),
     /// An answer for the caller.
     Error(BackendError),
 }

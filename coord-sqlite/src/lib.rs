@@ -10,6 +10,7 @@ mod error;
 mod filesystem;
 mod location;
 mod pool;
+mod queue;
 mod read;
 mod schema;
 mod write;

@@ -1,15 +1,16 @@
-//! The connections of one handle, and whose turn it is.
+//! The connections of one handle.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use coord_core::{ErrorKind, Operation};
+use coord_core::{BackendError, ErrorKind, Operation};
 use tokio::sync::Semaphore;
 
 use crate::config::Durability;
 use crate::connection::{Connection, Create, Role};
 use crate::error::Failure;
+use crate::queue::{self, Queue};
+use crate::{NAME, write};
 
 /// How many reads of one handle run at a time. Readers wait for nobody, so more would only share the processors.
 const READERS: usize = 4;
@@ -25,7 +26,7 @@ pub(crate) struct Pool {
     path: Arc<Path>,
     durability: Durability,
     idle: Mutex<Idle>,
-    writers: Arc<Semaphore>,
+    writers: Arc<Queue>,
     readers: Arc<Semaphore>,
 }
 
@@ -40,7 +41,7 @@ impl Pool {
     /// A pool with its first connection, a writer.
     pub(crate) fn new(path: Arc<Path>, durability: Durability, writer: Connection) -> Self {
         Pool {
-            writers: writers_of(&path),
+            writers: Queue::of(&path, durability),
             readers: Arc::new(Semaphore::new(READERS)),
             path,
             durability,
@@ -53,12 +54,33 @@ impl Pool {
         &self.path
     }
 
-    /// The queue for a role, first in, first out. All handles of one file in this process share the one for writers.
-    pub(crate) fn queue(&self, role: Role) -> &Arc<Semaphore> {
-        match role {
-            Role::Writer => &self.writers,
-            Role::Reader => &self.readers,
+    /// The transactions that wait to be written to the file.
+    pub(crate) fn writers(&self) -> &Arc<Queue> {
+        &self.writers
+    }
+
+    /// The turns to read, first in, first out.
+    pub(crate) fn readers(&self) -> &Arc<Semaphore> {
+        &self.readers
+    }
+
+    /// Writes the transactions that wait and answers them, on this thread. What is in the way is returned, and then they wait on.
+    pub(crate) fn write_waiting(&self) -> Result<(), Failure> {
+        let jobs = self.writers.take_batch();
+        match self.with_connection(Role::Writer, Operation::Txn, |connection| write::batch(connection, &jobs))
+        {
+            Ok(answers) | Err(Failure::Commit(answers)) => queue::answer(jobs, answers),
+            Err(Failure::Error(error)) => {
+                let error = Arc::new(error);
+                let answers = jobs.iter().map(|_| Err(share(&error))).collect();
+                queue::answer(jobs, answers);
+            }
+            Err(failure) => {
+                self.writers.put_back(jobs);
+                return Err(failure);
+            }
         }
+        Ok(())
     }
 
     /// Does some work on a connection, on this thread.
@@ -76,7 +98,7 @@ impl Pool {
         let result = connection.file.check_unmoved().and_then(|()| work(&mut connection));
         let sound = match &result {
             Ok(_) | Err(Failure::Busy(_)) => true,
-            Err(Failure::Moved) => false,
+            Err(Failure::Moved | Failure::Commit(_)) => false,
             Err(Failure::Error(error)) => error.kind() == ErrorKind::Invalid,
         };
         // A connection that has failed, or that hangs in a transaction it could not roll back, is closed, which rolls back.
@@ -127,32 +149,7 @@ impl Drop for Pool {
     }
 }
 
-/// The queue of the writers of one file in this process. SQLite itself wakes whoever happens to look first.
-fn writers_of(path: &Path) -> Arc<Semaphore> {
-    static QUEUES: LazyLock<Mutex<HashMap<PathBuf, Weak<Semaphore>>>> = LazyLock::new(Mutex::default);
-    let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(queue) = queues.get(path).and_then(Weak::upgrade) {
-        return queue;
-    }
-    queues.retain(|_, queue| queue.strong_count() > 0);
-    let queue = Arc::new(Semaphore::new(1));
-    queues.insert(path.to_owned(), Arc::downgrade(&queue));
-    queue
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_file_has_one_queue_as_long_as_it_is_used() {
-        let (a, b) = (Path::new("/queue/a"), Path::new("/queue/b"));
-        let first = writers_of(a);
-        assert!(Arc::ptr_eq(&first, &writers_of(a)));
-        assert!(!Arc::ptr_eq(&first, &writers_of(b)));
-        let weak = Arc::downgrade(&first);
-        drop(first);
-        assert!(weak.upgrade().is_none());
-        assert_eq!(writers_of(a).available_permits(), 1);
-    }
+/// The same error for one more caller.
+fn share(error: &Arc<BackendError>) -> BackendError {
+    BackendError::new(error.kind(), NAME, error.operation(), error.message()).with_source(error.clone())
 }

@@ -1,12 +1,16 @@
 //! The statements that write, in one `BEGIN IMMEDIATE` transaction: it takes the lock before it reads, for a transaction that has
 //! read first can no longer write once another one has.
 
+use std::sync::Arc;
+
 use coord_core::token::mint_incarnation;
-use coord_core::{Mutation, Namespace, Operation, Txn, TxnOutcome, Version};
+use coord_core::{BackendError, ErrorKind, Mutation, Namespace, Operation, Txn, TxnOutcome, Version};
 use rusqlite::{Transaction, TransactionBehavior};
 
+use crate::NAME;
 use crate::connection::Connection;
 use crate::error::{Failure, Stage, classify, corrupt, is_busy};
+use crate::queue::{Answer, Job};
 use crate::read;
 
 const PUT: &str = "INSERT INTO coord_entries (namespace, key, incarnation, count, value) VALUES (?1, ?2, ?3, ?4, ?5) \
@@ -15,29 +19,80 @@ const PUT: &str = "INSERT INTO coord_entries (namespace, key, incarnation, count
 
 const DELETE: &str = "DELETE FROM coord_entries WHERE namespace = ?1 AND key = ?2";
 
-/// Every statement of this module.
-pub(crate) const STATEMENTS: &[&str] = &[PUT, DELETE];
+const SAVEPOINT: &str = "SAVEPOINT one";
+const RELEASE: &str = "RELEASE one";
+const ROLL_BACK: &str = "ROLLBACK TO one";
 
-/// [`Backend::txn`](coord_core::Backend::txn) of a transaction with mutations.
-pub(crate) fn txn(
-    connection: &mut Connection,
-    namespace: &Namespace,
-    txn: &Txn,
-) -> Result<TxnOutcome, Failure> {
+/// Every statement of this module.
+pub(crate) const STATEMENTS: &[&str] = &[PUT, DELETE, SAVEPOINT, RELEASE, ROLL_BACK];
+
+/// Writes several transactions in one of SQLite, each judged and applied or not for itself, in their order. None is answered before
+/// all are on the disk, for a later one may have been rejected because of an earlier one.
+pub(crate) fn batch(connection: &mut Connection, jobs: &[Job]) -> Result<Vec<Answer>, Failure> {
     let transaction = Transaction::new(&mut connection.raw, TransactionBehavior::Immediate)
         .map_err(Failure::before(Operation::Txn))?;
-    read::head(&transaction, namespace, Operation::Txn)?;
-    if !read::asserts_hold(&transaction, namespace, txn)? {
-        return Ok(TxnOutcome::Rejected);
+    let mut answers = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        answers.push(one(&transaction, job)?);
     }
-    apply(&transaction, namespace, txn)?;
+    if !answers.iter().any(|answer| matches!(answer, Ok(TxnOutcome::Applied))) {
+        return Ok(answers);
+    }
     connection.file.check_unmoved()?;
     match transaction.commit() {
-        Ok(()) => Ok(TxnOutcome::Applied),
+        Ok(()) => Ok(answers),
         // What has failed is rolled back by the drop.
         Err(error) if is_busy(&error) => Err(Failure::Busy(error)),
-        Err(error) => Err(classify(Operation::Txn, Stage::Commit, error).into()),
+        Err(error) => Err(Failure::Commit(after_failed_commit(answers, error))),
     }
+}
+
+/// What was applied may have happened. What was rejected has certainly not, but the reason may be gone.
+fn after_failed_commit(answers: Vec<Answer>, error: rusqlite::Error) -> Vec<Answer> {
+    let error = Arc::new(classify(Operation::Txn, Stage::Commit, error));
+    let answer = |answer| match answer {
+        Ok(TxnOutcome::Applied) => {
+            BackendError::new(error.kind(), NAME, Operation::Txn, error.message()).with_source(error.clone())
+        }
+        Ok(TxnOutcome::Rejected) => {
+            let message = "the transactions that were to be committed together could not be";
+            BackendError::new(ErrorKind::Unavailable, NAME, Operation::Txn, message)
+                .with_source(error.clone())
+        }
+        Err(error) => error,
+    };
+    answers.into_iter().map(|old| Err(answer(old))).collect()
+}
+
+/// One of several transactions. An error that concerns only this one takes back only this one.
+fn one(transaction: &Transaction<'_>, job: &Job) -> Result<Answer, Failure> {
+    let failed = Failure::before(Operation::Txn);
+    let run = |sql| {
+        transaction.prepare_cached(sql).and_then(|mut statement| statement.execute([])).map_err(&failed)
+    };
+    run(SAVEPOINT)?;
+    match judge(transaction, &job.namespace, &job.txn) {
+        Ok(outcome) => {
+            run(RELEASE)?;
+            Ok(Ok(outcome))
+        }
+        // SQLite itself may have rolled back everything.
+        Err(Failure::Error(error)) if error.kind() == ErrorKind::Corrupt && !transaction.is_autocommit() => {
+            run(ROLL_BACK)?;
+            run(RELEASE)?;
+            Ok(Err(error))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn judge(transaction: &Transaction<'_>, namespace: &Namespace, txn: &Txn) -> Result<TxnOutcome, Failure> {
+    read::head(transaction, namespace, Operation::Txn)?;
+    if !read::asserts_hold(transaction, namespace, txn)? {
+        return Ok(TxnOutcome::Rejected);
+    }
+    apply(transaction, namespace, txn)?;
+    Ok(TxnOutcome::Applied)
 }
 
 fn apply(transaction: &Transaction<'_>, namespace: &Namespace, txn: &Txn) -> Result<(), Failure> {
