@@ -19,7 +19,7 @@ use tonic::transport::Endpoint;
 use crate::NAME;
 use crate::config::EtcdConfig;
 use crate::error::{classify, corrupt, timed_out};
-use crate::request::{self, Space};
+use crate::request::{self, Answer, Space};
 
 /// The largest answer: what a snapshot may hold, and for each of its keys what etcd says besides.
 const ANSWER_BYTES: usize = limits::SNAPSHOT_BYTES + limits::SNAPSHOT_KEYS * 256;
@@ -369,8 +369,24 @@ impl Backend for EtcdBackend {
         if txn.asserts().is_empty() && txn.mutations().is_empty() {
             return Ok(TxnOutcome::Applied);
         }
-        let response = self.run(Operation::Txn, self.inner.space.txn(txn)).await?;
-        Ok(if response.succeeded() { TxnOutcome::Applied } else { TxnOutcome::Rejected })
+        let mut request = self.inner.space.txn(txn);
+        let foreign = || corrupt(Operation::Txn, "what is stored under a key of the transaction is not ours");
+        if let Some(probes) = request.probes.take() {
+            let answer = self.run(Operation::Snapshot, probes).await?;
+            if request::any_foreign(&answer) {
+                return Err(foreign());
+            }
+        }
+        let response = self.run(Operation::Txn, request.txn.clone()).await?;
+        match request.answer(&response) {
+            Some(Answer::Applied) => Ok(TxnOutcome::Applied),
+            Some(Answer::Rejected) => Ok(TxnOutcome::Rejected),
+            Some(Answer::Foreign) => Err(foreign()),
+            None => {
+                let message = "the server's answer is not that of the transaction";
+                Err(BackendError::new(ErrorKind::Indeterminate, NAME, Operation::Txn, message))
+            }
+        }
     }
 
     async fn keys(&self, range: &KeyRange) -> Result<Vec<Key>, BackendError> {

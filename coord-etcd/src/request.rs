@@ -1,5 +1,7 @@
 //! The contract's requests as etcd's, and its answers back.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use coord_core::{Assert, BackendError, Entry, Key, KeyRange, Mutation, Namespace, Operation, Txn, Version};
 use etcd_client::{
@@ -12,8 +14,12 @@ use crate::error::corrupt;
 /// the outer one has left.
 const LEVEL: usize = 128;
 
-/// What every value of ours begins with. etcd has no place for an owner, so this tells ours from what others put there.
-const MARK: u8 = 0x01;
+/// What every value of ours begins with. etcd has no place for an owner, so this tells ours from what others put there. The largest
+/// byte, so that one compare tells: what is not ours is less.
+const MARK: u8 = 0xFF;
+
+/// The most guards of one transaction. A guard and its answer are two messages deep, and decoders stop at a hundred.
+const GUARDS: usize = 32;
 
 /// The keys of one namespace in etcd.
 #[derive(Clone, Debug)]
@@ -91,18 +97,115 @@ impl Space {
         }
     }
 
-    /// The whole transaction: compares on the outer level, and the operations there too if they fit, else in nested transactions
-    /// without compares. Those are part of the same one: they happen if the outer compares hold, at the same revision.
-    pub(crate) fn txn(&self, txn: &Txn) -> etcd_client::Txn {
+    /// A compare that holds if the key is there and what it holds is not ours. (A compare of values never holds for an absent key.)
+    fn foreign(&self, key: &Key) -> Compare {
+        Compare::value(self.key(key), CompareOp::Less, vec![MARK])
+    }
+
+    /// A transaction that does nothing, and succeeds if what the key holds is not ours.
+    fn probe(&self, key: &Key) -> TxnOp {
+        TxnOp::txn(etcd_client::Txn::new().when(vec![self.foreign(key)]))
+    }
+
+    /// The whole transaction.
+    ///
+    /// Innermost are the asserts as compares, then the operations there too if they fit, else in nested transactions without compares.
+    /// Those are part of the same one: they happen if the compares hold, at the same revision. If the compares do not hold, the asserted
+    /// keys are probed.
+    ///
+    /// Around it, for each key that is written without being asserted, a guard: if the key holds what is not ours, nothing is done, else
+    /// what is inside. Where the levels do not suffice for that, these keys have to be probed before.
+    pub(crate) fn txn(&self, txn: &Txn) -> Request {
         let compares: Vec<Compare> = txn.asserts().iter().flat_map(|assert| self.compares(assert)).collect();
+        let asserted: BTreeSet<&Key> = txn.asserts().iter().map(|assert| &assert.key).collect();
+        let unasserted: Vec<&Key> =
+            txn.mutations().iter().map(Mutation::key).filter(|key| !asserted.contains(key)).collect();
         let mut operations: Vec<TxnOp> =
             txn.mutations().iter().map(|mutation| self.operation(mutation)).collect();
-        if operations.len() > LEVEL {
-            let groups = LEVEL.min(compares.len().max(LEVEL / 2));
+        let mut inner = 1;
+        if operations.len() > LEVEL / 2 {
+            let groups = compares.len().max(LEVEL / 2);
+            inner = operations.len().div_ceil(groups);
             operations = nest(operations, groups);
         }
-        etcd_client::Txn::new().when(compares).and_then(operations)
+        let outer = compares.len().max(operations.len()).max(asserted.len());
+        let mut whole = etcd_client::Txn::new()
+            .when(compares)
+            .and_then(operations)
+            .or_else(asserted.iter().map(|key| self.probe(key)).collect::<Vec<TxnOp>>());
+        let left = LEVEL.saturating_sub(outer + inner).min(GUARDS);
+        if unasserted.len() > left {
+            let probes = unasserted.iter().map(|key| self.probe(key)).collect();
+            return Request { txn: whole, guards: 0, probes: Some(only(probes)) };
+        }
+        for key in &unasserted {
+            whole = etcd_client::Txn::new().when(vec![self.foreign(key)]).or_else(vec![TxnOp::txn(whole)]);
+        }
+        Request { txn: whole, guards: unasserted.len(), probes: None }
     }
+}
+
+/// A transaction of the contract as etcd's.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) txn: etcd_client::Txn,
+    /// How many guards are around it.
+    guards: usize,
+    /// What has to be asked before, if there are too many keys to guard.
+    pub(crate) probes: Option<etcd_client::Txn>,
+}
+
+/// What the answer of a transaction says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Applied,
+    Rejected,
+    /// A key that the transaction meets holds what is not ours; nothing was done.
+    Foreign,
+}
+
+impl Request {
+    pub(crate) fn answer(&self, response: &TxnResponse) -> Option<Answer> {
+        let mut response = response.clone();
+        for _ in 0..self.guards {
+            if response.succeeded() {
+                return Some(Answer::Foreign);
+            }
+            match response.op_responses().pop()? {
+                TxnOpResponse::Txn(inner) => response = inner,
+                _ => return None,
+            }
+        }
+        if response.succeeded() {
+            return Some(Answer::Applied);
+        }
+        Some(if any_foreign(&response) { Answer::Foreign } else { Answer::Rejected })
+    }
+}
+
+/// Whether one of the probes in an answer, at whatever level, says that its key is foreign.
+pub(crate) fn any_foreign(response: &TxnResponse) -> bool {
+    response.op_responses().iter().any(|response| match response {
+        // A probe has no operations of its own; a group of probes has no compares, and always succeeds.
+        TxnOpResponse::Txn(probe) if probe.op_responses().is_empty() => probe.succeeded(),
+        TxnOpResponse::Txn(group) => any_foreign(group),
+        _ => false,
+    })
+}
+
+/// One transaction of these operations, without compares.
+fn only(operations: Vec<TxnOp>) -> etcd_client::Txn {
+    let count = operations.len();
+    // Two levels hold 64 groups of 63, and leave one for a probe's compare; more reads than that take a third level.
+    let operations = if count <= LEVEL / 2 {
+        operations
+    } else if count <= (LEVEL / 2) * (LEVEL / 2 - 1) {
+        nest(operations, LEVEL / 2)
+    } else {
+        let leaves = count.div_ceil(READ_GROUPS * READ_GROUPS);
+        nest(nest(operations, count.div_ceil(leaves)), READ_GROUPS)
+    };
+    etcd_client::Txn::new().and_then(operations)
 }
 
 /// Puts operations into `groups` nested transactions of about the same size.
@@ -127,17 +230,7 @@ const READ_GROUPS: usize = 42;
 
 /// One read-only transaction that reads these physical keys at one revision.
 pub(crate) fn read(keys: &[Vec<u8>]) -> etcd_client::Txn {
-    let mut operations: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.clone(), None)).collect();
-    if operations.len() > LEVEL {
-        // Two levels hold 64 groups of 64; more keys take a third level.
-        if operations.len() <= (LEVEL / 2) * (LEVEL / 2) {
-            operations = nest(operations, LEVEL / 2);
-        } else {
-            let leaves = operations.len().div_ceil(READ_GROUPS * READ_GROUPS);
-            operations = nest(nest(operations, keys.len().div_ceil(leaves)), READ_GROUPS);
-        }
-    }
-    etcd_client::Txn::new().and_then(operations)
+    only(keys.iter().map(|key| TxnOp::get(key.clone(), None)).collect())
 }
 
 /// What each read of a transaction found, in the order of the reads.

@@ -127,14 +127,10 @@ async fn drops(cx: &Context, handles: &[Arc<dyn Backend>], keys: &[Key]) -> Outc
     // Nothing that was dropped is still at work for ever: the last state is whole, and stays.
     for handle in handles {
         whole(&**handle, keys).await?;
-        bounded(
-            cx,
-            handle.commit(&[], &[Mutation::put(keys[0].clone(), "end"), Mutation::delete(counter.clone())]),
-        )
-        .await
-        .at("a transaction after all drops")?;
-        let puts: Vec<Mutation> = keys.iter().map(|key| Mutation::put(key.clone(), "end")).collect();
-        bounded(cx, handle.commit(&[], &puts[1..])).await?;
+        // All keys at once: the rival may still be at work.
+        let mut end: Vec<Mutation> = keys.iter().map(|key| Mutation::put(key.clone(), "end")).collect();
+        end.push(Mutation::delete(counter.clone()));
+        bounded(cx, handle.commit(&[], &end)).await.at("a transaction after all drops")?;
     }
     Ok(())
 }

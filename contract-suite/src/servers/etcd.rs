@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use coord_core::{Backend, BackendError, Key, Namespace};
 use coord_etcd::{EtcdBackend, EtcdConfig};
-use etcd_client::{Client, PutOptions};
+use etcd_client::Client;
 
 use super::{Launch, Place, Ready, ServerProcess, Store, free_port, fresh_folder};
 use crate::harness::{Control, ControlError, Cut, Harness, ServerControl};
@@ -182,17 +182,13 @@ impl ServerControl for LocalEtcd {
 
     async fn write_foreign(&self, namespace: &str, key: &Key, variant: usize) -> Result<bool, ControlError> {
         let mut client = self.client().await?;
-        let (value, options) = match variant {
-            0 => (&b"not ours"[..], None),
-            1 => (&b""[..], None),
-            // As ours, but it goes by itself.
-            2 => {
-                let lease = client.lease_grant(3_600, None).await?.id();
-                (&b"\x01expires"[..], Some(PutOptions::new().with_lease(lease)))
-            }
+        let value = match variant {
+            0 => &b"not ours"[..],
+            1 => &b""[..],
+            2 => &b"\x00\x01\x02"[..],
             _ => return Ok(false),
         };
-        client.put(physical(namespace, key), value, options).await?;
+        client.put(physical(namespace, key), value, None).await?;
         Ok(true)
     }
 
