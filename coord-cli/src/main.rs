@@ -1,3 +1,105 @@
 #![doc = include_str!("../README.md")]
 
-fn main() {}
+mod args;
+mod commands;
+mod control;
+mod definition;
+mod diagnose;
+mod execute;
+mod failure;
+mod fields;
+mod graph;
+mod guard;
+mod lease;
+mod logs;
+mod output;
+mod plan;
+mod pool;
+mod process;
+mod progress;
+mod protocol;
+mod run;
+mod standing;
+mod store;
+mod summary;
+mod worker;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command, GraphFormat};
+use crate::failure::{Failure, exit};
+use crate::output::Format;
+
+/// How long the end of the command waits for stores to be closed.
+const CLOSING: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    output::init_colors();
+    let filter = EnvFilter::try_from_env("COORD_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let format = format(&cli.command);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => {
+            let result = runtime.block_on(dispatch(&cli.command));
+            // A store that is closed may still have work on other threads, such as writing its log back.
+            runtime.shutdown_timeout(CLOSING);
+            result
+        }
+        Err(error) => Err(Failure::failed(format!("the runtime cannot be started: {error}"))),
+    };
+    match result {
+        Ok(code) => code.into(),
+        Err(failure) => {
+            output::note(failure.to_string().trim_end());
+            if format == Format::Json {
+                output::json(&failure.to_json());
+            }
+            failure.code().into()
+        }
+    }
+}
+
+async fn dispatch(command: &Command) -> Result<u8, Failure> {
+    match command {
+        Command::Run(args) => run::run(args).await,
+        Command::Worker(args) => worker::run(args).await,
+        Command::Add(args) => commands::add::run(args).await,
+        Command::Ls(args) => commands::ls::run(args).await,
+        Command::Show(args) => commands::show::run(args).await,
+        Command::Check(args) => commands::check::run(args).await,
+        Command::Graph(args) => commands::graph::run(args).await,
+        Command::Boards(args) => commands::boards::run(args).await,
+        Command::Cancel(args) => commands::edit::cancel(args).await,
+        Command::Release(args) => commands::edit::release(args).await,
+        Command::Reopen(args) => commands::edit::reopen(args).await,
+        Command::Remove(args) => commands::remove::run(args).await,
+        Command::Guard => match guard::run().await {
+            Ok(()) => Ok(exit::OK),
+            Err(error) => Err(Failure::usage(error.to_string())),
+        },
+    }
+}
+
+fn format(command: &Command) -> Format {
+    match command {
+        Command::Run(args) => args.plan.store.format,
+        Command::Worker(args) if args.supervised => Format::Text,
+        Command::Worker(args) => args.board.store.format,
+        Command::Add(args) => args.plan.store.format,
+        Command::Ls(args) => args.board.store.format,
+        Command::Show(args) => args.board.store.format,
+        Command::Check(args) => args.board.store.format,
+        Command::Graph(args) if args.format == GraphFormat::Json => Format::Json,
+        Command::Graph(_) | Command::Guard => Format::Text,
+        Command::Boards(args) => args.format,
+        Command::Cancel(args) | Command::Reopen(args) => args.board.store.format,
+        Command::Release(args) => args.ids.board.store.format,
+        Command::Remove(args) => args.board.store.format,
+    }
+}

@@ -1,0 +1,361 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use coord_core::Namespace;
+
+use crate::output::Format;
+use crate::store::{DEFAULT_STORE, Store};
+
+const LONG_ABOUT: &str = "\
+Runs plans of tasks with many workers. A plan is a TOML file; its tasks go to a board, which is kept in a store. \
+Workers claim tasks under leases: what a dead worker held, another one takes over, and what the dead one still \
+tries to write is refused.";
+
+// No line is wider than 78 characters, so that no terminal breaks it.
+const EXAMPLES: &str = "\
+A plan:
+  [plan]                # optional: name, and defaults of
+  name = \"demo\"         # priority, labels, timeout, env, cwd
+
+  [[task]]
+  id = \"build\"
+  run = \"make\"          # `sh -c` gets it; it sees COORD_TASK, COORD_FENCE
+                        # and COORD_BOARD
+  [[task]]
+  id = \"test\"
+  title = \"Run the tests\"
+  run = \"make test\"
+  deps = [\"build\"]      # starts when these are done
+  priority = 5          # higher ones first
+  labels = [\"ci\"]
+  timeout = \"10m\"
+  env = { RUST_LOG = \"debug\" }
+  cwd = \"sub/folder\"    # relative to where coord was started
+
+Examples:
+  coord run plan.toml                run it, as many workers as processors
+  coord run plan.toml                again: goes on where it stopped
+  coord run plan.toml --retry        open what failed again, and go on
+  coord run plan.toml --replace      after a change of the plan
+  coord check plan.toml              only check the plan
+  coord graph plan.toml | dot -Tsvg  draw it
+  coord ls                           where the tasks stand
+  coord show test                    one task, and the end of its output
+  coord add plan.toml                only add it; run it by ...
+  coord worker                       ... this, in as many terminals as you like
+
+Exit codes:
+  0    all tasks are done
+  1    a task failed, was cancelled or cannot run; the store failed;
+       `check` found a problem
+  2    bad plan or bad arguments; nothing was changed
+  130  stopped by Ctrl-C or a signal; the same command goes on later
+
+Where state lives:
+  In the store: the file .coord/coord.db in the working folder, or what
+  --store or COORD_STORE names. Each plan has a board of its own in it, by the
+  name of the plan ([plan] name, else the file's name without .toml), so that
+  several plans share a store. The output of each task is kept beside the
+  store, in .coord/logs/BOARD/TASK/. To begin anew: `coord remove --all`, or
+  another name with --board.
+
+What happens when something dies:
+  A worker that dies loses its claim after the lease, and another one takes
+  the task over; what the dead one still says is refused. Its command is
+  killed with it, and so is whatever the command started. Should a command
+  outlive its claim all the same (its machine was cut off), COORD_FENCE tells
+  its writes from newer ones: let what it writes to refuse a smaller one.
+  COORD_LOG=debug shows more.";
+
+/// Runs plans of tasks with many workers.
+#[derive(Debug, Parser)]
+#[command(name = "coord", version, about, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[command(after_help = "`coord --help` shows a plan, examples, exit codes, and where state lives.")]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Add a plan to its board and run it to its end; run it again to go on where it stopped
+    Run(RunArgs),
+    /// Claim and run tasks of a board, until Ctrl-C
+    Worker(WorkerArgs),
+    /// Add a plan to its board; workers run it
+    Add(AddArgs),
+    /// List the tasks of a board
+    Ls(LsArgs),
+    /// Show one task and the end of its output
+    Show(ShowArgs),
+    /// Check a plan, or without one the invariants of a board
+    Check(CheckArgs),
+    /// Draw a plan or a board, for Graphviz or Mermaid
+    Graph(GraphArgs),
+    /// List the boards of a store
+    Boards(StoreArgs),
+    /// Cancel tasks: nobody may claim or complete them any more
+    Cancel(IdsArgs),
+    /// Free tasks from whoever holds them: the holder's token is refused from then on
+    Release(ReleaseArgs),
+    /// Open failed or cancelled tasks again
+    Reopen(IdsArgs),
+    /// Remove tasks that nothing depends on and nobody holds
+    Remove(RemoveArgs),
+    /// Kills the process group of a command when its worker dies. Started by workers
+    #[command(hide = true)]
+    Guard,
+}
+
+/// Which store, and how to answer.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// The store, as a URL
+    #[arg(long, value_name = "URL", env = "COORD_STORE", hide_env_values = true, default_value = DEFAULT_STORE)]
+    pub(crate) store: String,
+    /// The folder for the output of tasks; by default `logs` beside the store
+    #[arg(long, value_name = "DIR")]
+    pub(crate) logs: Option<PathBuf>,
+    /// How to answer; json is one document on standard output, and nothing else there
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+impl StoreArgs {
+    /// The store.
+    pub(crate) fn store(&self) -> Store {
+        Store::new(&self.store, self.logs.as_deref())
+    }
+}
+
+/// Which board of a store.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BoardArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The board; not needed if the store has only one
+    #[arg(long, alias = "namespace", value_name = "NAME", env = "COORD_BOARD")]
+    pub(crate) board: Option<Namespace>,
+}
+
+/// A plan and where it goes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The plan, a TOML file; `-` is standard input
+    #[arg(value_name = "PLAN.toml")]
+    pub(crate) plan: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The board; by default the name of the plan: [plan] name, else the file's name without .toml
+    #[arg(long, alias = "namespace", value_name = "NAME")]
+    pub(crate) board: Option<Namespace>,
+    /// Where the plan defines a task otherwise than the board: remove the task, and all that depend on it, and add them anew
+    #[arg(long)]
+    pub(crate) replace: bool,
+}
+
+impl PlanArgs {
+    /// This plan on this board as `coord run` would name it, to be shown to people.
+    pub(crate) fn run_again(&self) -> String {
+        let mut command = format!("coord run {}", self.plan.display());
+        let from_environment = std::env::var("COORD_STORE").is_ok_and(|store| store == self.store.store);
+        if self.store.store != DEFAULT_STORE && !from_environment {
+            command.push_str(&format!(" --store {}", coord_connect::redact(&self.store.store)));
+        }
+        if let Some(board) = &self.board {
+            command.push_str(&format!(" --board {board}"));
+        }
+        command
+    }
+}
+
+/// `coord run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+    /// How many worker processes; by default as many as processors
+    #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: Option<u16>,
+    #[command(flatten)]
+    pub(crate) lease: LeaseArgs,
+    /// Open tasks of the plan that failed or were cancelled again
+    #[arg(long)]
+    pub(crate) retry: bool,
+    /// After Ctrl-C, how long running tasks may go on before they are stopped and released
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub(crate) grace: Duration,
+    /// How many lines of the output of a failed task are shown
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) tail: usize,
+}
+
+/// How long a claim lives.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LeaseArgs {
+    /// How long a claim lives without being renewed: what a dead worker held is taken over after this time
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
+    pub(crate) lease: Duration,
+}
+
+/// `coord worker`.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+    #[command(flatten)]
+    pub(crate) lease: LeaseArgs,
+    /// Only tasks that have this label; several times: all of them
+    #[arg(long = "label", value_name = "LABEL")]
+    pub(crate) labels: Vec<String>,
+    /// End when nothing is left that could run, now or later
+    #[arg(long)]
+    pub(crate) until_done: bool,
+    /// End after so many tasks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_tasks: Option<u64>,
+    /// The name under which it claims; by default the host's and the process's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Take commands from standard input and say what happens on standard output. Used by `coord run`
+    #[arg(long, hide = true)]
+    pub(crate) supervised: bool,
+}
+
+/// `coord add`.
+#[derive(Debug, Args)]
+pub(crate) struct AddArgs {
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+}
+
+/// `coord ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+    /// Only tasks that stand so: running, ready, waiting, blocked, failed, cancelled, done
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
+    pub(crate) state: Vec<StandingArg>,
+    /// Only tasks that have this label; several times: all of them
+    #[arg(long = "label", value_name = "LABEL")]
+    pub(crate) labels: Vec<String>,
+}
+
+/// A standing, as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StandingArg {
+    Running,
+    Ready,
+    Waiting,
+    Blocked,
+    Failed,
+    Cancelled,
+    Done,
+    Unknown,
+}
+
+/// `coord show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The task
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+    /// How many lines of its output are shown
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) tail: usize,
+}
+
+/// `coord check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// A plan to check instead of the board; no store is touched
+    #[arg(value_name = "PLAN.toml")]
+    pub(crate) plan: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+}
+
+/// How a graph is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GraphFormat {
+    /// For Graphviz
+    #[value(alias = "text")]
+    Dot,
+    /// For Markdown
+    Mermaid,
+    /// Nodes and edges
+    Json,
+}
+
+/// `coord graph`.
+#[derive(Debug, Args)]
+pub(crate) struct GraphArgs {
+    /// A plan to draw instead of the board; no store is touched
+    #[arg(value_name = "PLAN.toml")]
+    pub(crate) plan: Option<PathBuf>,
+    /// The store, as a URL
+    #[arg(long, value_name = "URL", env = "COORD_STORE", hide_env_values = true, default_value = DEFAULT_STORE)]
+    pub(crate) store: String,
+    /// The board; not needed if the store has only one
+    #[arg(long, alias = "namespace", value_name = "NAME", env = "COORD_BOARD")]
+    pub(crate) board: Option<Namespace>,
+    /// How to write it
+    #[arg(long, value_enum, default_value_t = GraphFormat::Dot)]
+    pub(crate) format: GraphFormat,
+}
+
+/// `coord cancel` and `coord reopen`.
+#[derive(Debug, Args)]
+pub(crate) struct IdsArgs {
+    /// The tasks
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+}
+
+/// `coord release`.
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    #[command(flatten)]
+    pub(crate) ids: IdsArgs,
+    /// Only if the claim still has this fence, as `coord show` told it
+    #[arg(long, value_name = "FENCE")]
+    pub(crate) fence: Option<u64>,
+}
+
+/// `coord remove`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// The tasks
+    #[arg(value_name = "ID", required_unless_present = "all")]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+    /// Also what depends on them, directly or not
+    #[arg(long)]
+    pub(crate) dependents: bool,
+    /// All tasks of the board
+    #[arg(long, conflicts_with_all = ["ids", "dependents"])]
+    pub(crate) all: bool,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write it as 30s, 5m or 1h"))
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    let lease = duration(text)?;
+    if lease < Duration::from_secs(1) || lease > Duration::from_secs(24 * 3_600) {
+        return Err("a lease lasts from 1s to 24h".into());
+    }
+    Ok(lease)
+}

@@ -1,0 +1,58 @@
+//! `coord check`.
+
+use coord_core::board::check;
+use serde_json::json;
+
+use crate::args::CheckArgs;
+use crate::failure::{Failure, exit};
+use crate::output::{self, Format};
+use crate::plan;
+use crate::standing::{Counts, standings};
+
+/// `coord check`.
+pub(crate) async fn run(args: &CheckArgs) -> Result<u8, Failure> {
+    let format = args.board.store.format;
+    if let Some(path) = &args.plan {
+        let file = plan::read(path)?;
+        let tasks = file.plan.tasks();
+        let edges: usize = tasks.iter().map(|task| task.deps.len()).sum();
+        let board = args.board.board.as_ref().or(file.board.as_ref());
+        match format {
+            Format::Json => output::json(&json!({
+                "plan": path, "board": board.map(|board| board.as_str()), "tasks": tasks.len(),
+                "dependencies": edges, "problems": [],
+            })),
+            Format::Text => output::line(&format!(
+                "{}: {} tasks, {edges} dependencies, nothing wrong",
+                path.display(),
+                tasks.len()
+            )),
+        }
+        return Ok(exit::OK);
+    }
+    let opened = args.board.store.store().existing_board(args.board.board.as_ref()).await?;
+    let tasks = opened.list().await?;
+    let problems = check(&tasks);
+    let counts = Counts::of(standings(&tasks));
+    match format {
+        Format::Json => output::json(&json!({
+            "board": opened.name.as_str(),
+            "counts": counts.to_json(),
+            "problems": problems.iter().map(|problem| json!({
+                "task": problem.task.as_str(), "code": problem.code.as_str(), "text": problem.text,
+            })).collect::<Vec<_>>(),
+        })),
+        Format::Text => {
+            for problem in &problems {
+                output::line(&output::clean(&problem.to_string()));
+            }
+            let found = if problems.is_empty() {
+                "nothing wrong".into()
+            } else {
+                format!("{} problems", problems.len())
+            };
+            output::line(&format!("board {}: {counts}; {found}", opened.name));
+        }
+    }
+    Ok(if problems.is_empty() { exit::OK } else { exit::FAILED })
+}

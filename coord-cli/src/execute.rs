@@ -1,0 +1,232 @@
+//! Running the command of one claimed task.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coord_core::Clock;
+use coord_core::board::Claim;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::definition::{Definition, Ended};
+use crate::guard::Guard;
+use crate::lease::{Held, Keeper};
+use crate::logs::{Log, Logs};
+use crate::process::{Group, Start, Started, code_and_signal};
+
+/// How long a command that was asked to end may take to do so.
+const TERMINATION: Duration = Duration::from_secs(2);
+/// How long the output may go on after the process group has ended: a process that left the group may hold it open.
+const OUTPUT_END: Duration = Duration::from_secs(1);
+
+/// How the run of a command ended.
+#[derive(Debug)]
+pub(crate) enum Run {
+    /// By itself, by its timeout, or it was not started.
+    Ended(Ended),
+    /// The lease was lost; the command has been killed.
+    LeaseLost,
+    /// Somebody asked to stop; the command has been killed.
+    Stopped,
+}
+
+/// What the commands of one worker share.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    /// The name of the board.
+    pub(crate) name: String,
+    /// The clock.
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Where output is kept.
+    pub(crate) logs: Logs,
+    /// What kills a command if this process dies.
+    pub(crate) guard: Guard,
+    /// The URL of the store, if it may be handed on.
+    pub(crate) store: Option<String>,
+    /// The name of this machine.
+    pub(crate) host: String,
+    /// Becomes true when the command is to be stopped at once.
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+/// Why the wait for a command ended.
+enum Reason {
+    Exited(io::Result<std::process::ExitStatus>),
+    Timeout,
+    LeaseLost,
+    Stopped,
+}
+
+impl Executor {
+    /// Runs the command of a claimed task to its end.
+    pub(crate) async fn run(&mut self, claim: &Claim, keeper: &Keeper) -> Run {
+        let began = self.clock.monotonic();
+        let mut ended = Ended { host: Some(self.host.clone()), ..Ended::default() };
+        let ran = match Definition::from_payload(&claim.task.payload) {
+            Ok(definition) => self.run_definition(claim, &definition, keeper).await,
+            Err(error) => Err(error),
+        };
+        ended.ms =
+            u64::try_from(self.clock.monotonic().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
+        match ran {
+            Err(error) => ended.error = Some(error),
+            Ok((Reason::LeaseLost, _)) => return Run::LeaseLost,
+            Ok((Reason::Stopped, _)) => return Run::Stopped,
+            Ok((Reason::Timeout, status)) => {
+                ended.timeout = true;
+                if let Some(status) = status {
+                    (ended.exit, ended.signal) = code_and_signal(status);
+                }
+            }
+            Ok((Reason::Exited(Ok(status)), _)) => (ended.exit, ended.signal) = code_and_signal(status),
+            Ok((Reason::Exited(Err(error)), _)) => {
+                ended.error = Some(format!("the command was not seen to end: {error}"));
+            }
+        }
+        Run::Ended(ended)
+    }
+
+    async fn run_definition(
+        &mut self,
+        claim: &Claim,
+        definition: &Definition,
+        keeper: &Keeper,
+    ) -> Result<(Reason, Option<std::process::ExitStatus>), String> {
+        let task = &claim.task;
+        let log = self
+            .logs
+            .create(&task.id, claim.lease.fence)
+            .map_err(|error| format!("its output cannot be kept: {error}"))?;
+        let fence = claim.lease.fence.to_string();
+        let mut env: Vec<(&str, &str)> =
+            definition.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        env.extend([
+            ("COORD_TASK", task.id.as_str()),
+            ("COORD_FENCE", fence.as_str()),
+            ("COORD_BOARD", self.name.as_str()),
+        ]);
+        if let Some(store) = &self.store {
+            env.push(("COORD_STORE", store.as_str()));
+        }
+        let start = Start { run: &definition.run, cwd: definition.cwd.as_deref(), env };
+        let mut started = Started::new(&start).map_err(|error| format!("it cannot be started: {error}"))?;
+        let group = started.group;
+        let mut held = keeper.state();
+        self.tell_guard(group, *held.borrow())?;
+        let began = self.clock.monotonic();
+        if let Err(error) = started.go().await {
+            tracing::debug!(%error, "the shell ended before it was told to go");
+        }
+        let output = tokio::spawn(copy(started.output, log));
+        let mut stop = self.stop.clone();
+        let reason = loop {
+            let until = definition.timeout().map(|timeout| began.saturating_add(timeout));
+            let clock = self.clock.clone();
+            tokio::select! {
+                biased;
+                status = started.child.wait() => break Reason::Exited(status),
+                changed = held.changed() => {
+                    let state = *held.borrow_and_update();
+                    if changed.is_err() || state == Held::Lost {
+                        break Reason::LeaseLost;
+                    }
+                    if let Err(error) = self.tell_guard(group, state) {
+                        tracing::warn!(%error, "the guard of the command is gone");
+                    }
+                }
+                // A sender that is gone is the end of this worker.
+                _ = stop.wait_for(|stop| *stop) => break Reason::Stopped,
+                () = sleep_until(&*clock, until) => break Reason::Timeout,
+            }
+        };
+        let mut status = None;
+        if matches!(reason, Reason::Timeout | Reason::Stopped) {
+            group.terminate();
+            tokio::select! {
+                ended = started.child.wait() => status = ended.ok(),
+                () = self.clock.sleep(TERMINATION) => {}
+            }
+        }
+        // Also what the command left behind in its group: a task that is done has nothing running.
+        group.kill();
+        if status.is_none() && !matches!(reason, Reason::Exited(_)) {
+            status = started.child.wait().await.ok();
+        }
+        if let Err(error) = self.guard.done() {
+            tracing::warn!(%error, "the guard of the command is gone");
+        }
+        self.end_output(output).await;
+        Ok((reason, status))
+    }
+
+    fn tell_guard(&mut self, group: Group, state: Held) -> Result<(), String> {
+        let rest = match state {
+            Held::Until(end) => end.saturating_sub(self.clock.monotonic()),
+            Held::Lost => Duration::ZERO,
+        };
+        self.guard.keep(group, rest).map_err(|error| {
+            group.kill();
+            format!("its guard cannot be started: {error}")
+        })
+    }
+
+    async fn end_output(&self, mut output: JoinHandle<()>) {
+        tokio::select! {
+            _ = &mut output => {}
+            () = self.clock.sleep(OUTPUT_END) => {
+                tracing::warn!("a process that left its group still holds the output of the task");
+                output.abort();
+            }
+        }
+    }
+}
+
+async fn sleep_until(clock: &dyn Clock, until: Option<Duration>) {
+    match until {
+        Some(until) => clock.sleep(until.saturating_sub(clock.monotonic())).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Copies the output of a command to its log. It is read to its end whatever happens to the log, so that the command never blocks.
+async fn copy(mut output: pipe::Receiver, log: Log) {
+    let mut kept = Keep(Some(log));
+    let mut buffer = vec![0; 16 * 1_024];
+    loop {
+        match output.read(&mut buffer).await {
+            Ok(0) => break,
+            Ok(read) => kept.write(&buffer[..read]),
+            Err(error) => {
+                tracing::warn!(%error, "the output of the task cannot be read");
+                break;
+            }
+        }
+    }
+}
+
+/// Writes the end of the log also if the copying is given up.
+struct Keep(Option<Log>);
+
+impl Keep {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(log) = &mut self.0
+            && let Err(error) = log.write(bytes)
+        {
+            tracing::warn!(%error, "the output of the task cannot be kept");
+            self.0 = None;
+        }
+    }
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        if let Some(log) = self.0.take()
+            && let Err(error) = log.finish()
+        {
+            tracing::warn!(%error, "the end of the output of the task cannot be kept");
+        }
+    }
+}

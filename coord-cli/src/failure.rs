@@ -1,0 +1,137 @@
+//! Why a command did not do what it was asked, and the exit code that says so.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use coord_core::board::BoardError;
+use coord_core::{BackendError, ErrorKind};
+use serde_json::{Value, json};
+
+use crate::diagnose::PlanError;
+
+/// The exit codes of the command; `--help` explains them.
+pub(crate) mod exit {
+    /// Everything is done.
+    pub(crate) const OK: u8 = 0;
+    /// A task failed or cannot run, or the store failed.
+    pub(crate) const FAILED: u8 = 1;
+    /// A bad plan, a bad argument: nothing was changed.
+    pub(crate) const USAGE: u8 = 2;
+    /// Stopped by Ctrl-C or a signal.
+    pub(crate) const INTERRUPTED: u8 = 130;
+}
+
+/// A failure of a command: a message, what to do about it, and an exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    message: String,
+    help: Vec<String>,
+    plan: Option<PlanError>,
+}
+
+impl Failure {
+    /// Something failed on the way.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Failure { code: exit::FAILED, message: message.into(), help: Vec::new(), plan: None }
+    }
+
+    /// What was asked makes no sense; nothing was changed.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Failure { code: exit::USAGE, message: message.into(), help: Vec::new(), plan: None }
+    }
+
+    /// With one more line that says what to do.
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help.push(help.into());
+        self
+    }
+
+    /// The same failure, with what was being done in front.
+    pub(crate) fn context(mut self, doing: impl fmt::Display) -> Self {
+        self.message = format!("{doing}: {}", self.message);
+        self
+    }
+
+    /// What went wrong, in one line.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// The failure as the document that `--format json` prints instead of a result.
+    pub(crate) fn to_json(&self) -> Value {
+        let problems = self.plan.as_ref().map(PlanError::to_json);
+        let mut error = json!({ "message": self.message, "help": self.help, "exit": self.code });
+        if let Some(problems) = problems {
+            error["problems"] = problems;
+        }
+        json!({ "error": error })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.plan {
+            Some(plan) => write!(f, "{plan}")?,
+            None => writeln!(f, "error: {}", self.message)?,
+        }
+        for help in &self.help {
+            writeln!(f, "  = help: {help}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(plan: PlanError) -> Self {
+        Failure { code: exit::USAGE, message: plan.summary(), help: Vec::new(), plan: Some(plan) }
+    }
+}
+
+/// An error and its sources in one line. Sources that a message repeats are left out.
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+fn is_usage(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Invalid | ErrorKind::Config)
+}
+
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Self {
+        let code = if is_usage(error.kind()) { exit::USAGE } else { exit::FAILED };
+        Failure { code, message: chain(&error), help: Vec::new(), plan: None }
+    }
+}
+
+impl From<BoardError> for Failure {
+    fn from(error: BoardError) -> Self {
+        let failure = Failure::failed(chain(&error));
+        match error {
+            BoardError::Backend(error) => error.into(),
+            BoardError::NotFound { .. } => {
+                Failure { code: exit::USAGE, ..failure }.help("`coord ls` lists the tasks of the board")
+            }
+            BoardError::Invalid(_) | BoardError::TooLarge { .. } | BoardError::AlreadyExists { .. } => {
+                Failure { code: exit::USAGE, ..failure }
+            }
+            BoardError::TxnConflict { .. } => failure.help("nothing has happened; try again"),
+            BoardError::OutcomeUnknown { .. } => failure.help("look with `coord ls`, then try again"),
+            _ => failure,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Reading the fields of one table of a plan, and saying what is wrong with them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use coord_core::board::limits;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::diagnose::Problems;
+
+/// The longest variable of an environment with its value: systems limit one to 128 KiB.
+const VARIABLE_BYTES: usize = 120 * 1_024;
+/// The longest path.
+const PATH_BYTES: usize = 4_096;
+/// The longest timeout: ten years, which any clock can add.
+const TIMEOUT_SECONDS: u64 = 10 * 366 * 24 * 3_600;
+
+/// The fields of one table.
+#[derive(Debug)]
+pub(crate) struct Fields<'p, 'a, 't> {
+    problems: &'p mut Problems<'a>,
+    table: &'t DeTable<'t>,
+    span: Range<usize>,
+    owner: &'t str,
+}
+
+/// A text and where it is.
+pub(crate) type Located = (String, Range<usize>);
+
+impl<'p, 'a, 't> Fields<'p, 'a, 't> {
+    /// The fields of this table, which messages call `owner`.
+    pub(crate) fn new(
+        problems: &'p mut Problems<'a>,
+        table: &'t DeTable<'t>,
+        span: Range<usize>,
+        owner: &'t str,
+    ) -> Self {
+        Fields { problems, table, span, owner }
+    }
+
+    /// Something is wrong with a field.
+    pub(crate) fn problem(
+        &mut self,
+        span: Range<usize>,
+        field: &str,
+        message: impl Into<String>,
+        help: Option<String>,
+    ) {
+        self.problems.push(span, format!("{}: {field}", self.owner), message, help);
+    }
+
+    /// No other fields than these.
+    pub(crate) fn only(&mut self, known: &[&str]) {
+        for (key, _) in self.table {
+            let name = key.get_ref().as_ref();
+            if !known.contains(&name) {
+                let help = match nearest(name, known.iter().copied()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("the fields are {}", known.join(", ")),
+                };
+                let shown: String = name.chars().take(80).collect();
+                self.problem(key.span(), &shown, "unknown field", Some(help));
+            }
+        }
+    }
+
+    fn get(&self, field: &str) -> Option<&'t Spanned<DeValue<'t>>> {
+        self.table.get(field)
+    }
+
+    fn wrong_type(&mut self, value: &Spanned<DeValue<'_>>, field: &str, wanted: &str) {
+        let found = value.get_ref().type_str();
+        self.problem(value.span(), field, format!("must be {wanted}, not {found}"), None);
+    }
+
+    /// A text.
+    pub(crate) fn string(&mut self, field: &str) -> Option<Located> {
+        let value = self.get(field)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some((text.to_string(), value.span())),
+            _ => {
+                self.wrong_type(value, field, "a string");
+                None
+            }
+        }
+    }
+
+    /// A text that must be there.
+    pub(crate) fn required(&mut self, field: &str) -> Option<Located> {
+        if self.get(field).is_none() {
+            self.problem(self.span.clone(), field, "is missing", None);
+        }
+        self.string(field)
+    }
+
+    /// A list of texts.
+    pub(crate) fn strings(&mut self, field: &str) -> Option<Vec<Located>> {
+        let value = self.get(field)?;
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong_type(value, field, "an array of strings");
+            return None;
+        };
+        let mut texts = Vec::with_capacity(array.len());
+        for value in array.iter() {
+            match value.get_ref() {
+                DeValue::String(text) => texts.push((text.to_string(), value.span())),
+                _ => self.wrong_type(value, field, "an array of strings"),
+            }
+        }
+        Some(texts)
+    }
+
+    /// `priority`.
+    pub(crate) fn priority(&mut self) -> Option<i32> {
+        let value = self.get("priority")?;
+        let Some(integer) = value.get_ref().as_integer() else {
+            self.wrong_type(value, "priority", "an integer");
+            return None;
+        };
+        let parsed = i32::from_str_radix(integer.as_str(), integer.radix());
+        if parsed.is_err() {
+            let message = format!("must be between {} and {}", i32::MIN, i32::MAX);
+            self.problem(value.span(), "priority", message, None);
+        }
+        parsed.ok()
+    }
+
+    /// `labels`.
+    pub(crate) fn labels(&mut self) -> Option<Vec<String>> {
+        let labels = self.strings("labels")?;
+        if labels.len() > limits::LABELS {
+            let (count, most) = (labels.len(), limits::LABELS);
+            let span = labels[most].1.clone();
+            self.problem(span, "labels", format!("{count} are too many: at most {most}"), None);
+        }
+        for (label, span) in &labels {
+            if label.is_empty() {
+                self.problem(span.clone(), "labels", "a label is empty", None);
+            } else if label.len() > limits::LABEL_BYTES {
+                let (size, most) = (label.len(), limits::LABEL_BYTES);
+                let message = format!("a label of {size} bytes is too long: at most {most}");
+                self.problem(span.clone(), "labels", message, None);
+            }
+        }
+        Some(labels.into_iter().map(|(label, _)| label).collect())
+    }
+
+    /// `timeout`, in milliseconds.
+    pub(crate) fn timeout(&mut self) -> Option<u64> {
+        let value = self.get("timeout")?;
+        let help = || Some("write it as \"30s\", \"5m\" or \"1h 30m\"".to_owned());
+        let Some(text) = value.get_ref().as_str() else {
+            let found = value.get_ref().type_str();
+            self.problem(value.span(), "timeout", format!("must be a string, not {found}"), help());
+            return None;
+        };
+        let message = match humantime::parse_duration(text) {
+            Err(error) => format!("is no duration: {error}"),
+            Ok(duration) if duration.as_millis() == 0 => "is shorter than a millisecond".into(),
+            Ok(duration) if duration.as_secs() > TIMEOUT_SECONDS => "is longer than ten years".into(),
+            Ok(duration) => return u64::try_from(duration.as_millis()).ok(),
+        };
+        self.problem(value.span(), "timeout", message, help());
+        None
+    }
+
+    /// `env`.
+    pub(crate) fn env(&mut self) -> BTreeMap<String, String> {
+        let mut env = BTreeMap::new();
+        let Some(value) = self.get("env") else { return env };
+        let Some(table) = value.get_ref().as_table() else {
+            self.wrong_type(value, "env", "a table of strings");
+            return env;
+        };
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            let shown: String = name.chars().take(80).collect();
+            let field = format!("env.{shown}");
+            let Some(text) = value.get_ref().as_str() else {
+                let help = Some("write the value in quotes".into());
+                let found = value.get_ref().type_str();
+                self.problem(value.span(), &field, format!("must be a string, not {found}"), help);
+                continue;
+            };
+            if name.is_empty() || name.contains(['=', '\0']) {
+                self.problem(key.span(), &field, "is no name of a variable", None);
+            } else if name.starts_with("COORD_") {
+                let message = "names that begin with COORD_ are set by coord itself";
+                self.problem(key.span(), &field, message, None);
+            } else if text.contains('\0') {
+                self.problem(value.span(), &field, "contains a NUL character", None);
+            } else if name.len() + text.len() > VARIABLE_BYTES {
+                let message = format!("is larger than {VARIABLE_BYTES} bytes");
+                self.problem(value.span(), &field, message, None);
+            } else {
+                env.insert(name.to_owned(), text.to_owned());
+            }
+        }
+        env
+    }
+
+    /// `cwd`.
+    pub(crate) fn cwd(&mut self) -> Option<String> {
+        let (cwd, span) = self.string("cwd")?;
+        let message = if cwd.is_empty() {
+            "is empty"
+        } else if cwd.contains('\0') {
+            "contains a NUL character"
+        } else if cwd.len() > PATH_BYTES {
+            "is longer than 4,096 bytes"
+        } else {
+            return Some(cwd);
+        };
+        self.problem(span, "cwd", message, None);
+        None
+    }
+}
+
+/// The known name that a wrong one most probably means.
+pub(crate) fn nearest<'n>(wrong: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    // Comparing is quadratic in the lengths, and nobody mistypes a text of this length.
+    if wrong.len() > limits::ID_BYTES {
+        return None;
+    }
+    let most = 1 + wrong.chars().count() / 4;
+    known
+        .map(|name| (strsim::damerau_levenshtein(wrong, name), name))
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, name)| name)
+}

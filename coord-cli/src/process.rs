@@ -1,0 +1,117 @@
+//! Commands in process groups of their own.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+
+/// A process group: all processes that a command has started, unless they left it on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group(Pid);
+
+impl Group {
+    /// The group of this number, `None` if a group cannot have it.
+    pub(crate) fn from_raw(number: i32) -> Option<Self> {
+        // 1 is the system's first process, and 0 and less mean other things than a group.
+        if number > 1 { Pid::from_raw(number).map(Group) } else { None }
+    }
+
+    /// Its number.
+    pub(crate) fn as_raw(self) -> i32 {
+        self.0.as_raw_nonzero().get()
+    }
+
+    /// Asks all its processes to end.
+    pub(crate) fn terminate(self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Ends all its processes.
+    pub(crate) fn kill(self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(self, signal: Signal) {
+        if let Err(error) = kill_process_group(self.0, signal) {
+            // The usual case: none of its processes is left.
+            tracing::debug!(group = self.as_raw(), %error, "no signal was sent");
+        }
+    }
+}
+
+/// What a command gets.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    /// What `sh -c` gets.
+    pub(crate) run: &'a str,
+    /// Its working folder.
+    pub(crate) cwd: Option<&'a str>,
+    /// Variables, beyond those of this process.
+    pub(crate) env: Vec<(&'a str, &'a str)>,
+}
+
+/// A command that has been started but waits for the word to go.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// Its process group.
+    pub(crate) group: Group,
+    /// Its shell.
+    pub(crate) child: Child,
+    /// What it says, standard output and standard error in one.
+    pub(crate) output: pipe::Receiver,
+}
+
+/// Waits for the word on standard input, and then becomes the command. If whoever would give the word dies before, nothing runs.
+const WAIT_FOR_WORD: &str = r#"read -r go && exec sh -c "$1" </dev/null"#;
+
+impl Started {
+    /// Starts a shell in a process group of its own. It does nothing before [`go`](Self::go).
+    pub(crate) fn new(start: &Start<'_>) -> io::Result<Self> {
+        if let Some(cwd) = start.cwd
+            && !std::path::Path::new(cwd).is_dir()
+        {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("cwd {cwd:?} is no folder")));
+        }
+        let (reader, writer) = io::pipe()?;
+        let mut command = Command::new("sh");
+        command.args(["-c", WAIT_FOR_WORD, "coord", start.run]);
+        command.stdin(Stdio::piped()).stdout(writer.try_clone()?).stderr(writer);
+        command.process_group(0).kill_on_drop(true);
+        command.envs(start.env.iter().copied());
+        if let Some(cwd) = start.cwd {
+            command.current_dir(cwd);
+        }
+        let child = command.spawn()?;
+        // The writing ends of the pipe are in the command; with it they go, so that the output ends when the last process does.
+        drop(command);
+        let group = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Group::from_raw)
+            .ok_or_else(|| io::Error::other("the shell ended at once"))?;
+        let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
+        Ok(Started { group, child, output })
+    }
+
+    /// Lets the command run.
+    pub(crate) async fn go(&mut self) -> io::Result<()> {
+        let mut stdin =
+            self.child.stdin.take().ok_or_else(|| io::Error::other("the word was given already"))?;
+        stdin.write_all(b"go\n").await
+    }
+}
+
+/// The exit code and the signal of a process that ended.
+pub(crate) fn code_and_signal(status: ExitStatus) -> (Option<i32>, Option<i32>) {
+    use std::os::unix::process::ExitStatusExt as _;
+    (status.code(), status.signal())
+}
+
+/// The name of this machine.
+pub(crate) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
