@@ -9,6 +9,7 @@ use coord_core::board::{
     Added, AgentId, Board, BoardAdapter, BoardError, BoardOptions, ClaimRequest, ExtendedBoard, Filter,
     Outcome, Plan, State, TaskId, TaskSpec, check,
 };
+use coord_core::layer::{Cell, Fault, When};
 use coord_core::{Clock, ManualClock, Timestamp, Token};
 use coord_memory::{MemoryBackend, MemoryStore};
 
@@ -174,4 +175,34 @@ async fn a_large_plan_is_added_in_pieces() {
         }
     }
     assert_eq!(seen, 5_000);
+}
+
+#[tokio::test]
+async fn a_lost_completion_answers_the_outcome_that_was_kept() {
+    for verb in ["complete", "fail"] {
+        let backend = Arc::new(Fault::new(MemoryStore::new().open(&"test".parse().unwrap())));
+        let board = BoardAdapter::open(backend.clone(), BoardOptions::default()).await.unwrap();
+        board.add(TaskSpec::new(id("a"))).await.unwrap();
+        let claim = board.claim(&id("a"), &agent("w"), ClaimRequest::for_ttl(TTL)).await.unwrap();
+        let end = move |board: BoardAdapter<_>, token: Token, text: &'static str| async move {
+            match verb {
+                "complete" => board.complete(&id("a"), &token, outcome(text)).await.unwrap(),
+                _ => board.fail(&id("a"), &token, outcome(text)).await.unwrap(),
+            }
+        };
+        // The first try is never applied, and before it is looked for, the same token ends the claim from elsewhere.
+        let (rival, token) = (board.clone(), claim.lease.token.clone());
+        let rule = backend.faults().on(
+            When::txn(),
+            Cell::late().then(move |_| {
+                let (rival, token) = (rival.clone(), token.clone());
+                async move {
+                    assert_eq!(end(rival, token, "rival").await, outcome("rival"));
+                }
+            }),
+        );
+        assert_eq!(end(board.clone(), claim.lease.token.clone(), "call").await, outcome("rival"), "{verb}");
+        assert_eq!(backend.faults().hits_of(rule), 1);
+        assert_eq!(board.get(&id("a")).await.unwrap().outcome, Some(outcome("rival")));
+    }
 }

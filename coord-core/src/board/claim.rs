@@ -66,7 +66,7 @@ fn head_fate<A: Clone>(
     pending: &Pending<A>,
     id: &TaskId,
     operation: OperationId,
-    found: impl FnOnce(&Head) -> bool,
+    found: impl FnOnce(&Head) -> Option<A>,
     kept_for_ever: bool,
 ) -> Result<Fate<A>, BoardError> {
     let key = head_key(id);
@@ -76,8 +76,8 @@ fn head_fate<A: Clone>(
     if entry.version().incarnation() != before.incarnation() {
         return Ok(Fate::Lost);
     }
-    if found(&head) {
-        return Ok(Fate::Applied(pending.answer.clone()));
+    if let Some(answer) = found(&head) {
+        return Ok(Fate::Applied(answer));
     }
     let fate = ring_fate(view, pending, operation, &[(&key, &head.recent)])?;
     Ok(match fate {
@@ -101,7 +101,7 @@ struct OnHead<'a, J, F> {
     token: Option<&'a Token>,
     /// Judges the head as it is.
     judge: J,
-    /// Finds the verb's own write in a head, besides its operation id.
+    /// Finds what the verb has done in a head, besides by its operation id, and the answer to that.
     found: F,
     /// Whether that is kept as long as the task lives.
     kept_for_ever: bool,
@@ -111,7 +111,7 @@ impl<A, J, F> Judge for OnHead<'_, J, F>
 where
     A: Clone + Send,
     J: FnMut(Time, Head) -> Result<Change<A>, BoardError> + Send,
-    F: Fn(&Head) -> bool + Send + Sync,
+    F: Fn(&Head) -> Option<A> + Send + Sync,
 {
     type Answer = A;
     type Error = BoardError;
@@ -242,7 +242,8 @@ impl Judge for Claiming<'_> {
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<Claim>) -> Result<Fate<Claim>, BoardError> {
-        head_fate(view, pending, self.id, self.operation, |head| held_by(head, &self.token).is_some(), false)
+        let found = |head: &Head| held_by(head, &self.token).map(|_| pending.answer.clone());
+        head_fate(view, pending, self.id, self.operation, found, false)
     }
 
     fn conflict(&self, attempts: u32) -> BoardError {
@@ -287,7 +288,7 @@ impl<B: Backend> BoardAdapter<B> {
                 _ => Err(lost),
             }
         };
-        self.on_head(Verb::Renew, id, Some(token), judge, |_| false, false).await
+        self.on_head(Verb::Renew, id, Some(token), judge, |_| None, false).await
     }
 
     /// Ends the claim of a token.
@@ -310,7 +311,8 @@ impl<B: Backend> BoardAdapter<B> {
             head.settled = Some(Settled { token: token.clone(), verb, answer: answer.clone() });
             Ok(Change::Write(Box::new(head), answer.clone()))
         };
-        let found = |head: &Head| settled_answer(head, token, verb).is_some();
+        // Another try with this token may have been faster, and then its answer is the one that is kept.
+        let found = |head: &Head| settled_answer(head, token, verb);
         self.on_head(verb.verb(), id, Some(token), judge, found, verb == SettledBy::Complete).await
     }
 
@@ -350,7 +352,7 @@ impl<B: Backend> BoardAdapter<B> {
             State::Unknown(code) => Err(unknown_state(id, code)),
             state => Err(BoardError::Terminal { state }),
         };
-        self.on_head(Verb::Cancel, id, None, judge, |_| false, false).await
+        self.on_head(Verb::Cancel, id, None, judge, |_| None, false).await
     }
 
     pub(super) async fn reopen_task(&self, id: &TaskId) -> Result<(), BoardError> {
@@ -366,7 +368,7 @@ impl<B: Backend> BoardAdapter<B> {
             (State::Unknown(code), _) => Err(unknown_state(id, code)),
             (state, _) => Err(BoardError::Terminal { state }),
         };
-        self.on_head(Verb::Reopen, id, None, judge, |_| false, false).await
+        self.on_head(Verb::Reopen, id, None, judge, |_| None, false).await
     }
 
     pub(super) async fn revoke_task(&self, id: &TaskId, fence: u64) -> Result<(), BoardError> {
@@ -381,7 +383,7 @@ impl<B: Backend> BoardAdapter<B> {
             }
             Err(lease_lost(&head))
         };
-        self.on_head(Verb::Revoke, id, None, judge, |_| false, false).await
+        self.on_head(Verb::Revoke, id, None, judge, |_| None, false).await
     }
 
     async fn on_head<A, J, F>(
@@ -396,7 +398,7 @@ impl<B: Backend> BoardAdapter<B> {
     where
         A: Clone + Send,
         J: FnMut(Time, Head) -> Result<Change<A>, BoardError> + Send,
-        F: Fn(&Head) -> bool + Send + Sync,
+        F: Fn(&Head) -> Option<A> + Send + Sync,
     {
         id.validate()?;
         let operation = OperationId::mint();
