@@ -153,7 +153,7 @@ pub fn clauses() -> &'static [Clause] {
             crate::backend::CLAUSES,
             crate::faults::CLAUSES,
             crate::board::CLAUSES,
-            &[crate::history::CLAUSES],
+            &[crate::history::CLAUSES, crate::model::CLAUSES],
         ];
         let mut all: Vec<Clause> =
             slices.iter().flat_map(|files| files.iter().copied().flatten()).copied().collect();

@@ -10,6 +10,7 @@ mod harness;
 pub mod history;
 mod memory;
 mod mimic;
+mod model;
 mod probe;
 pub mod process;
 mod race;

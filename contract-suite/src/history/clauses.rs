@@ -25,7 +25,7 @@ pub(crate) const CLAUSES: &[Clause] = &[Clause {
 /// So many rounds, each with a history of its own, unless the store is slow.
 const ROUNDS: u64 = 30;
 /// At most so many, until there was enough contention.
-const MOST_ROUNDS: u64 = 100;
+const MOST_ROUNDS: u64 = 60;
 /// After this time there are no more rounds than contention demands.
 const LONG: Duration = Duration::from_secs(10);
 

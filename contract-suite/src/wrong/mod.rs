@@ -2,6 +2,7 @@
 
 mod bent;
 mod faults;
+mod history;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ impl fmt::Debug for Wrong {
 }
 
 /// All of them, file by file.
-const FILES: &[&[Wrong]] = &[faults::WRONG];
+const FILES: &[&[Wrong]] = &[faults::WRONG, history::WRONG];
 
 /// All of them.
 pub fn backends() -> impl Iterator<Item = &'static Wrong> {
