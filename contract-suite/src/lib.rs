@@ -19,6 +19,8 @@ mod run;
 #[cfg(feature = "servers")]
 pub mod servers;
 mod sim;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 pub mod wire;
 pub mod wrong;
 
@@ -33,3 +35,5 @@ pub use mimic::{main, main_subject};
 pub use report::{Report, Row, RowResult};
 pub use run::{Options, Subject, check, is_required, run, run_clause, run_subject};
 pub use sim::SimHarness;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteHarness;

@@ -80,6 +80,11 @@ fn main() -> ExitCode {
     let url = arguments.url.unwrap_or_default();
     let harness: Arc<dyn Harness> = match url.as_str() {
         "memory:" => Arc::new(MemoryHarness::default()),
+        #[cfg(feature = "sqlite")]
+        _ if url.starts_with("sqlite:") => match contract_suite::SqliteHarness::from_url(&url) {
+            Ok(harness) => Arc::new(harness),
+            Err(error) => return usage(&error.to_string()),
+        },
         _ => return usage(&format!("no backend of this program opens the URL {url:?}")),
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build() {

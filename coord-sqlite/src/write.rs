@@ -11,7 +11,7 @@ use crate::NAME;
 use crate::connection::Connection;
 use crate::error::{Failure, Stage, classify, corrupt, is_busy};
 use crate::queue::{Answer, Job};
-use crate::read;
+use crate::read::Reading;
 
 const PUT: &str = "INSERT INTO coord_entries (namespace, key, incarnation, count, value) VALUES (?1, ?2, ?3, ?4, ?5) \
     ON CONFLICT (namespace, key) DO UPDATE \
@@ -87,15 +87,20 @@ fn one(transaction: &Transaction<'_>, job: &Job) -> Result<Answer, Failure> {
 }
 
 fn judge(transaction: &Transaction<'_>, namespace: &Namespace, txn: &Txn) -> Result<TxnOutcome, Failure> {
-    read::head(transaction, namespace, Operation::Txn)?;
-    if !read::asserts_hold(transaction, namespace, txn)? {
+    let reading = Reading::begin(transaction, namespace, Operation::Txn)?;
+    if !reading.asserts_hold(txn)? {
         return Ok(TxnOutcome::Rejected);
     }
-    apply(transaction, namespace, txn)?;
+    apply(transaction, &reading, namespace, txn)?;
     Ok(TxnOutcome::Applied)
 }
 
-fn apply(transaction: &Transaction<'_>, namespace: &Namespace, txn: &Txn) -> Result<(), Failure> {
+fn apply(
+    transaction: &Transaction<'_>,
+    reading: &Reading<'_>,
+    namespace: &Namespace,
+    txn: &Txn,
+) -> Result<(), Failure> {
     let failed = Failure::before(Operation::Txn);
     // A new one for every try.
     let incarnation = mint_incarnation();
@@ -103,7 +108,7 @@ fn apply(transaction: &Transaction<'_>, namespace: &Namespace, txn: &Txn) -> Res
     let mut delete = transaction.prepare_cached(DELETE).map_err(&failed)?;
     for mutation in txn.mutations() {
         let key = mutation.key();
-        let now = read::version(transaction, namespace, key, Operation::Txn)?;
+        let now = reading.version(key)?;
         let (changed, expected) = match mutation {
             Mutation::Put { value, .. } => {
                 let next = if now.is_missing() { Version::first(incarnation) } else { now.next() };
