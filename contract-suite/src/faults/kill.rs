@@ -14,7 +14,7 @@ use crate::harness::Control;
 use crate::{ensure, ensure_eq, fail};
 
 use super::attempt::{apply, entries, entry};
-use super::trouble::{Trouble, bounded, faulty, in_trouble, recovered, until};
+use super::trouble::{Trouble, bounded, faulty, in_trouble, opens_in_time, recovered, until};
 
 pub(crate) const CLAUSES: &[Clause] = &[Clause {
     id: "B42",
@@ -189,6 +189,7 @@ async fn while_dead(
     questions: &(KeySet, KeyRange),
     round: usize,
 ) -> Outcome {
+    opens_in_time(cx, "dead").await?;
     for (n, handle) in handles.iter().enumerate() {
         let key = key_of_the_dead(round, n)?;
         let Err(error) = bounded(cx, "a snapshot on a dead server", handle.snapshot(&questions.0)).await?

@@ -13,7 +13,7 @@ use crate::harness::Control;
 use crate::{ensure_eq, fail};
 
 use super::attempt::{Answer, Attempt, Write, apply};
-use super::trouble::{Trouble, bounded, in_trouble, pause, recovered, truth};
+use super::trouble::{Trouble, bounded, in_trouble, opens_in_time, pause, recovered, truth};
 
 pub(crate) const CLAUSES: &[Clause] = &[Clause {
     id: "B43",
@@ -139,6 +139,7 @@ async fn paused(cx: Context, trouble: Arc<Trouble>) -> Outcome {
             }
         }
         if length.is_none() {
+            opens_in_time(&cx, "paused").await?;
             trouble.resume().await?;
         }
         for client in &clients {

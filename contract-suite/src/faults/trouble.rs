@@ -187,6 +187,28 @@ async fn round(handle: &dyn Backend) -> Result<Result<(), BackendError>, Verdict
     Ok(Ok(()))
 }
 
+/// Opens a handle on a server that does not work. A handle that connects only when it is used may be given; else the error is that it did
+/// not happen, for the server may come back.
+pub(super) async fn opens_in_time(cx: &Context, state: &str) -> Outcome {
+    match bounded(
+        cx,
+        &format!("the opening of a handle on a {state} server"),
+        cx.harness().open(cx.namespace()),
+    )
+    .await?
+    {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            ensure_eq!(
+                error.kind(),
+                ErrorKind::Unavailable,
+                "the kind of the error of opening a handle on a {state} server: \"{error}\""
+            );
+            Ok(())
+        }
+    }
+}
+
 /// The answer of a read during a fault: the truth, or `Unavailable`.
 pub(super) fn truth<T: PartialEq + std::fmt::Debug>(
     what: &str,

@@ -24,6 +24,8 @@ pub(crate) enum Sync {
     BeforeReply,
     /// With every 64th write.
     NowAndThen,
+    /// Before it is acknowledged, but for the last key of each transaction, which follows with the next one.
+    InPart,
     /// Never.
     Never,
 }
@@ -351,6 +353,11 @@ impl Shared {
         match self.settings.sync {
             Sync::BeforeReply => state.sync(),
             Sync::NowAndThen if state.unsynced.len() >= 64 => state.sync(),
+            Sync::InPart => {
+                let last = state.unsynced.pop();
+                state.sync();
+                state.unsynced.extend(last);
+            }
             Sync::NowAndThen | Sync::Never => {}
         }
         Ok(Reply::Txn(TxnOutcome::Applied))

@@ -71,16 +71,18 @@ impl Backend for BentBackend {
     }
 }
 
-/// Which server settings a harness passes off as right, and with which kind of error it refuses the others.
-pub(super) type Refusal =
-    fn(Misconfiguration, Result<Arc<dyn Backend>, BackendError>) -> Result<Arc<dyn Backend>, BackendError>;
+/// What becomes of the opening of a handle, on the server of the harness or on one with a wrong setting.
+pub(super) type Opening = fn(
+    Option<Misconfiguration>,
+    Result<Arc<dyn Backend>, BackendError>,
+) -> Result<Arc<dyn Backend>, BackendError>;
 
 /// The simulated store whose handles have a flaw.
 pub(super) struct Bent {
     sim: SimHarness,
     events: Arc<Events>,
     flaw: fn() -> Arc<dyn Flaw>,
-    refusal: Refusal,
+    opening: Opening,
 }
 
 impl Bent {
@@ -88,9 +90,9 @@ impl Bent {
         settings: Settings,
         manner: Manner,
         flaw: fn() -> Arc<dyn Flaw>,
-        refusal: Refusal,
+        opening: Opening,
     ) -> Arc<dyn Harness> {
-        Arc::new(Bent { sim: SimHarness::with(settings, manner), events: Arc::default(), flaw, refusal })
+        Arc::new(Bent { sim: SimHarness::with(settings, manner), events: Arc::default(), flaw, opening })
     }
 }
 
@@ -102,7 +104,7 @@ impl Harness for Bent {
 
     async fn open(&self, namespace: &str) -> Result<Arc<dyn Backend>, BackendError> {
         let bench = Bench {
-            right: self.sim.open(namespace).await?,
+            right: (self.opening)(None, self.sim.open(namespace).await)?,
             sim: self.sim.clone(),
             namespace: Namespace::new(namespace)?.to_string(),
             events: self.events.clone(),
@@ -118,7 +120,7 @@ impl Harness for Bent {
         &self,
         fault: Misconfiguration,
     ) -> Option<Result<Arc<dyn Backend>, BackendError>> {
-        Some((self.refusal)(fault, self.sim.open_misconfigured(fault).await?))
+        Some((self.opening)(Some(fault), self.sim.open_misconfigured(fault).await?))
     }
 }
 

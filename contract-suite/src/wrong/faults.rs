@@ -16,7 +16,7 @@ use crate::harness::{Harness, Misconfiguration, ServerControl as _};
 use crate::sim::{Manner, NAME, Settings, Sync};
 
 use super::Wrong;
-use super::bent::{Bench, Bent, Flaw, Refusal};
+use super::bent::{Bench, Bent, Flaw, Opening};
 
 macro_rules! wrong {
     ($id:literal, $clause:literal, $what:literal, $harness:expr) => {
@@ -95,6 +95,18 @@ pub(super) const WRONG: &[Wrong] = &[
         "listings of a dead server are answered from a cache",
         bent(|| Arc::new(ListingCache::default()))
     ),
+    wrong!(
+        "F28",
+        "B42",
+        "what was on its way when the server died is on disk in part",
+        careless(Settings { sync: Sync::InPart, ..Settings::RIGHT })
+    ),
+    wrong!(
+        "F29",
+        "B42",
+        "a dead server is a wrong setting when a handle is opened",
+        opening(outage_is_config)
+    ),
     wrong!("F31", "B43", "waits for ever", impatient(Duration::from_secs(3_600), || Arc::new(Right))),
     wrong!("F32", "B43", "a timeout is reported as unavailable", bent(|| Arc::new(TimeoutIsUnavailable))),
     wrong!("F33", "B43", "retried inside after a timeout", impatient(SHORT, || Arc::new(RetriesTimeout))),
@@ -112,6 +124,12 @@ pub(super) const WRONG: &[Wrong] = &[
     ),
     wrong!("F36", "B43", "a timeout is answered as rejected", bent(|| Arc::new(TimeoutIsRejected))),
     wrong!("F37", "B43", "a read that timed out is indeterminate", bent(|| Arc::new(DoubtfulReads))),
+    wrong!(
+        "F38",
+        "B43",
+        "a paused server is a wrong setting when a handle is opened",
+        opening(outage_is_config)
+    ),
     wrong!("F41", "B44", "a script that the server has dropped is surfaced", unprepared(|| Arc::new(Right))),
     wrong!(
         "F42",
@@ -152,25 +170,25 @@ pub(super) const WRONG: &[Wrong] = &[
         "F62",
         "B46",
         "a wrong setting is an outage",
-        refusing(|_, opened| opened.map_err(|_| error(ErrorKind::Unavailable, Operation::Connect)))
+        opening(|_, opened| opened.map_err(|_| error(ErrorKind::Unavailable, Operation::Connect)))
     ),
     wrong!(
         "F63",
         "B46",
         "an evicting server is accepted",
-        refusing(|fault, opened| accept(fault == Misconfiguration::Evicting, opened))
+        opening(|fault, opened| accept(fault == Some(Misconfiguration::Evicting), opened))
     ),
     wrong!(
         "F64",
         "B46",
         "a server that syncs now and then is accepted",
-        refusing(|fault, opened| accept(fault == Misconfiguration::LazySync, opened))
+        opening(|fault, opened| accept(fault == Some(Misconfiguration::LazySync), opened))
     ),
     wrong!(
         "F65",
         "B46",
         "a replica is accepted",
-        refusing(|fault, opened| accept(fault == Misconfiguration::ReadOnly, opened))
+        opening(|fault, opened| accept(fault == Some(Misconfiguration::ReadOnly), opened))
     ),
     wrong!(
         "F71",
@@ -213,8 +231,18 @@ fn unprepared(flaw: fn() -> Arc<dyn Flaw>) -> Arc<dyn Harness> {
     Bent::with(Settings::RIGHT, Manner { prepares_again: false, ..Manner::RIGHT }, flaw, |_, opened| opened)
 }
 
-fn refusing(refusal: Refusal) -> Arc<dyn Harness> {
-    Bent::with(Settings::RIGHT, Manner::RIGHT, || Arc::new(Right), refusal)
+fn opening(opening: Opening) -> Arc<dyn Harness> {
+    Bent::with(Settings::RIGHT, Manner::RIGHT, || Arc::new(Right), opening)
+}
+
+fn outage_is_config(
+    fault: Option<Misconfiguration>,
+    opened: Result<Arc<dyn Backend>, BackendError>,
+) -> Result<Arc<dyn Backend>, BackendError> {
+    match opened {
+        Err(_) if fault.is_none() => Err(error(ErrorKind::Config, Operation::Connect)),
+        opened => opened,
+    }
 }
 
 fn accept(
