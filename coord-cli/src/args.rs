@@ -151,7 +151,7 @@ pub(crate) struct PlanArgs {
     pub(crate) plan: PathBuf,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
-    /// The board; by default the name of the plan: [plan] name, else the file's name without .toml
+    /// The board; by default the name of the plan: `[plan] name`, else the file's name without .toml
     #[arg(long, alias = "namespace", value_name = "NAME")]
     pub(crate) board: Option<Namespace>,
     /// Where the plan defines a task otherwise than the board: remove the task, and all that depend on it, and add them anew

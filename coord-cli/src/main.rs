@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Err(error) => Err(Failure::failed(format!("the runtime cannot be started: {error}"))),
     };
     match result {
+        Ok(exit::OK) if output::has_failed() => exit::FAILED.into(),
         Ok(code) => code.into(),
         Err(failure) => {
             output::note(failure.to_string().trim_end());

@@ -20,6 +20,7 @@ pub(crate) enum Format {
 }
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
+static FAILED: AtomicBool = AtomicBool::new(false);
 
 /// Switches colors off where `NO_COLOR` asks for it or nobody would see them.
 pub(crate) fn init_colors() {
@@ -39,9 +40,15 @@ pub(crate) fn text(text: &str) {
     if let Err(error) = written {
         CLOSED.store(true, Ordering::Relaxed);
         if error.kind() != io::ErrorKind::BrokenPipe {
-            note(&format!("warning: standard output cannot be written: {error}"));
+            FAILED.store(true, Ordering::Relaxed);
+            note(&format!("error: standard output cannot be written: {error}"));
         }
     }
+}
+
+/// Whether something that should be on standard output is not, although somebody reads it.
+pub(crate) fn has_failed() -> bool {
+    FAILED.load(Ordering::Relaxed)
 }
 
 /// Writes a line to standard output, as [`text`] does.
@@ -59,6 +66,11 @@ pub(crate) fn json(value: &Value) {
 pub(crate) fn note(line: &str) {
     let mut err = io::stderr().lock();
     let _ = writeln!(err, "{line}");
+}
+
+/// So many tasks, in words.
+pub(crate) fn tasks(count: usize) -> String {
+    if count == 1 { "1 task".into() } else { format!("{count} tasks") }
 }
 
 /// The text with control characters replaced, so that a title cannot move the cursor or hide what follows.

@@ -34,7 +34,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<u8, Failure> {
     let store = args.plan.store.store();
     let AddedPlan { opened, plan, report, replaced } = add_plan(&args.plan).await?;
     if replaced > 0 {
-        output::note(&format!("{replaced} tasks were removed and are added anew"));
+        output::note(&format!("removed, and added anew: {}", output::tasks(replaced)));
     }
     let mut board = BoardView::new(&opened, &plan);
     board.look().await?;
@@ -110,7 +110,7 @@ async fn reopen(opened: &OpenBoard, board: &BoardView<'_>) -> Result<usize, Fail
         }
     }
     if count > 0 {
-        output::note(&format!("{count} tasks are open again"));
+        output::note(&format!("open again: {}", output::tasks(count)));
     }
     Ok(count)
 }
@@ -166,19 +166,37 @@ impl<'a> BoardView<'a> {
             let named = failed.iter().take(5).copied().collect::<Vec<_>>().join(", ");
             let more = if failed.len() > 5 { ", ..." } else { "" };
             output::note(&output::clean(&format!(
-                "{} tasks failed or were cancelled earlier and stay so: {named}{more}; `{again} --retry` opens them again",
-                failed.len()
+                "failed or cancelled earlier, and still so: {} ({named}{more}); `{again} --retry` runs what failed again",
+                output::tasks(failed.len())
             )));
         }
     }
 
-    /// Workers take what the board has.
+    /// What others hold is waited for, and workers take what the board has.
     fn note_others(&self) {
+        let held: Vec<&Task> = self
+            .plan_tasks()
+            .into_iter()
+            .map(|(task, _)| task)
+            .filter(|task| task.state == State::Claimed)
+            .collect();
+        if let [first, ..] = held.as_slice()
+            && let (Some(owner), Some(lease)) = (&first.owner, &first.lease)
+        {
+            let until = lease.until.map(|until| format!(" until {until}")).unwrap_or_default();
+            output::note(&output::clean(&format!(
+                "held by other workers: {}, such as {} by {owner}{until}; if they are dead, another one takes over then, or `coord release {}` frees it now",
+                output::tasks(held.len()),
+                first.id,
+                first.id
+            )));
+        }
         let others = self.tasks.len().saturating_sub(self.plan_tasks().len());
         if others > 0 {
             output::note(&format!(
-                "the board {} also has {others} tasks that are not in this plan; workers run them too",
-                self.opened.name
+                "not in this plan, but on the board {}, so workers run it too: {}",
+                self.opened.name,
+                output::tasks(others)
             ));
         }
     }

@@ -223,6 +223,16 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn an_answer_that_cannot_be_written_is_a_failure() {
+    let folder = added();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let ended: common::Ended = folder.command(["ls"]).stdout(full).output().unwrap().into();
+    let ended = ended.expect(1);
+    assert!(ended.err.contains("standard output cannot be written"), "{}", ended.err);
+}
+
+#[test]
 fn help_teaches() {
     let folder = Folder::new();
     let help = folder.coord(["--help"]).expect(0).out;

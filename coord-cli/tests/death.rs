@@ -193,6 +193,23 @@ fn if_the_run_itself_is_killed_its_workers_stop_and_give_back_what_they_hold() {
 }
 
 #[test]
+fn a_run_says_whom_it_waits_for() {
+    let folder = Folder::new();
+    folder.write(
+        "plan.toml",
+        "[[task]]\nid='t'\nrun='echo $COORD_FENCE >> begun; [ $COORD_FENCE -gt 1 ] || sleep 600'\n",
+    );
+    folder.coord(["add", "plan.toml"]).expect(0);
+    let mut worker = folder.start_as("worker", ["worker", "--name", "elsewhere", "--lease", "3s"]);
+    until("the command runs", || !folder.read("begun").is_empty());
+    worker.signal(Signal::Kill);
+    worker.wait();
+    let ran = folder.coord(["run", "plan.toml"]).expect(0);
+    assert!(ran.err.contains("held by other workers: 1 task, such as t by elsewhere until "), "{}", ran.err);
+    assert_eq!(folder.read("begun"), "1\n2\n");
+}
+
+#[test]
 fn workers_that_cannot_live_end_the_run_with_a_reason() {
     let folder = Folder::new();
     folder.write("plan.toml", "[[task]]\nid='t'\nrun='true'\n");

@@ -105,8 +105,10 @@ pub(crate) async fn run(args: &AddArgs) -> Result<u8, Failure> {
         })),
         Format::Text => {
             output::line(&format!(
-                "board {}: {} tasks added, {} were there already",
-                opened.name, report.added, report.existed
+                "board {}: {} added, {} there already",
+                opened.name,
+                output::tasks(report.added),
+                report.existed
             ));
         }
     }

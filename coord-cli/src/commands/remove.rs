@@ -30,7 +30,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> Result<u8, Failure> {
         Format::Json => output::json(&json!({
             "board": opened.name.as_str(), "removed": removed.iter().map(TaskId::as_str).collect::<Vec<_>>(),
         })),
-        Format::Text => output::line(&format!("board {}: {} tasks removed", opened.name, removed.len())),
+        Format::Text => {
+            output::line(&format!("board {}: {} removed", opened.name, output::tasks(removed.len())))
+        }
     }
     Ok(exit::OK)
 }
