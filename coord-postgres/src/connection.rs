@@ -185,7 +185,8 @@ impl Connector {
         }
         let schema = self.config.schema.as_str();
         let (server, version) =
-            tokio::join!(self.look(connection), schema::read_version(connection.client(), schema));
+            futures::future::join(self.look(connection), schema::read_version(connection.client(), schema))
+                .await;
         server?;
         schema::check_version(schema, version?)
     }

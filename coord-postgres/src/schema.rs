@@ -83,7 +83,7 @@ async fn prepare(connector: &Connector, connection: &Connection) -> Result<(), T
     if server.has_format {
         let version = read_version(connection.client(), schema).await?;
         // A user who may only use the tables gets along with this.
-        if !version.is_some_and(|version| version < VERSION) {
+        if version.is_none_or(|version| version >= VERSION) {
             return check_version(schema, version);
         }
     }

@@ -9,6 +9,8 @@
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod process;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -4,6 +4,8 @@
 mod etcd;
 #[cfg(feature = "memory")]
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "sqlite")]
@@ -46,4 +48,9 @@ pub(crate) const ALL: &[Builtin] = &[
         factory: factory!("redis", redis::Redis),
     },
     Builtin { schemes: &["etcd", "etcds"], feature: "etcd", factory: factory!("etcd", etcd::Etcd) },
+    Builtin {
+        schemes: &["postgres", "postgresql"],
+        feature: "postgres",
+        factory: factory!("postgres", postgres::Postgres),
+    },
 ];

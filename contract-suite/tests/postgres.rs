@@ -1,0 +1,24 @@
+//! The suite on PostgreSQL: a given server, or one of this machine.
+
+use std::process::ExitCode;
+
+use contract_suite::servers::postgres::PostgresHarness;
+
+#[allow(clippy::print_stderr, reason = "the test program has no other way to say why it has no harness")]
+fn main() -> ExitCode {
+    // The wire to the server lives on this runtime, beside that of the suite.
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("no asynchronous runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(PostgresHarness::from_environment()) {
+        Ok(harness) => contract_suite::main(harness),
+        Err(error) => {
+            eprintln!("postgres: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
