@@ -66,7 +66,7 @@ fn ids_are_unique() -> Result<(), Failed> {
     Ok(())
 }
 
-const FAULT_CLAUSES: [&str; 8] = ["B40", "B41", "B42", "B43", "B44", "B45", "B46", "B48"];
+const FAULT_CLAUSES: [&str; 9] = ["B40", "B41", "B42", "B43", "B44", "B45", "B46", "B48", "B51"];
 
 fn every_fault_clause_has_a_wrong_backend() -> Result<(), Failed> {
     for id in FAULT_CLAUSES {

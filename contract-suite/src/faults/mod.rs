@@ -6,6 +6,7 @@ mod config;
 mod cut;
 mod kill;
 mod pause;
+mod recorded;
 mod scripts;
 mod trouble;
 
@@ -13,8 +14,15 @@ use crate::clause::Clause;
 use crate::process::Job;
 
 /// The clauses of each file.
-pub(crate) const CLAUSES: &[&[Clause]] =
-    &[cut::CLAUSES, kill::CLAUSES, pause::CLAUSES, scripts::CLAUSES, config::CLAUSES, calm::CLAUSES];
+pub(crate) const CLAUSES: &[&[Clause]] = &[
+    cut::CLAUSES,
+    kill::CLAUSES,
+    pause::CLAUSES,
+    scripts::CLAUSES,
+    config::CLAUSES,
+    calm::CLAUSES,
+    recorded::CLAUSES,
+];
 
 /// What the worker processes of these clauses can do, of each file.
 pub(crate) const JOBS: &[&[Job]] = &[];

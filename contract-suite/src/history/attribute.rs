@@ -312,6 +312,16 @@ impl<'a> Traced<'a> {
         }
     }
 
+    /// Whether an event writes over a version that another one, which has happened, has replaced already.
+    pub(crate) fn replaces_again(&self, event: usize, known: &[Known]) -> bool {
+        let Action::Txn { asserts, writes, .. } = &self.history.0[event].action else { return false };
+        writes.iter().any(|(name, _)| {
+            let version = asserted(asserts, name).unwrap_or(Version::MISSING);
+            let slot = known[self.key(name)].slot(version);
+            slot.is_some_and(|slot| slot.replacers.iter().any(|replacer| *replacer != event))
+        })
+    }
+
     fn written_by_unknown(&self) -> BTreeSet<usize> {
         self.unknown().flat_map(|event| self.written(event)).collect()
     }

@@ -1,6 +1,6 @@
 //! The judgement: is there one order of all events that explains every answer and keeps real time?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::{self, Write as _};
 
 use super::attribute::{Known, Traced};
@@ -43,7 +43,7 @@ impl Violation {
 }
 
 /// How many sets of unknown transactions are assumed to have happened before the check gives up.
-const ASSUMPTIONS: usize = 2_000;
+const ASSUMPTIONS: usize = 600;
 
 /// Judges a history by all rules.
 ///
@@ -74,37 +74,67 @@ pub fn check_by(history: &History, rules: Rules) -> Result<(), Violation> {
         Err(violation) if violation.certain => return Err(violation),
         Err(violation) => violation,
     };
-    // Perhaps more of the unknown ones have happened than were seen. What contradicts the certain facts by itself is out.
-    let fits = |event: &usize| {
-        let with: BTreeSet<usize> = certain.iter().copied().chain([*event]).collect();
-        !certain.contains(event) && check_assuming(&traced, &with, rules).err().is_none_or(|v| !v.certain)
-    };
-    let candidates: Vec<usize> = traced.unknown().filter(fits).collect();
-    let mut tried = BTreeSet::from([certain.clone()]);
-    let mut stack = vec![(certain, first.clone())];
-    while let Some((assumed, violation)) = stack.pop() {
-        // The likely ones are tried first: those that write the keys that are in question.
+    assume(&traced, rules, certain, first)
+}
+
+/// Some of the unknown transactions that nobody saw are assumed to have happened, depth first, those first that write the keys which
+/// are in question.
+struct Assumption {
+    happened: BTreeSet<usize>,
+    violation: Violation,
+    /// What may be assumed besides, the likely ones last.
+    next: Vec<usize>,
+}
+
+fn assume(
+    traced: &Traced<'_>,
+    rules: Rules,
+    certain: BTreeSet<usize>,
+    first: Violation,
+) -> Result<(), Violation> {
+    // A version is replaced once, so what would replace one again is out from the start.
+    let known = traced.known(&certain, rules.without(Rule::Made))?;
+    let candidates: Vec<usize> = traced
+        .unknown()
+        .filter(|event| !certain.contains(event) && !traced.replaces_again(*event, &known))
+        .collect();
+    let step = |happened: BTreeSet<usize>, violation: Violation| {
         let mut next: Vec<usize> =
-            candidates.iter().copied().filter(|event| !assumed.contains(event)).collect();
+            candidates.iter().copied().filter(|event| !happened.contains(event)).collect();
         next.sort_by_key(|event| !traced.written(*event).is_disjoint(&violation.keys));
-        for event in next {
-            let with: BTreeSet<usize> = assumed.iter().copied().chain([event]).collect();
-            if !tried.insert(with.clone()) {
-                continue;
+        Assumption { happened, violation, next }
+    };
+    let mut tried = BTreeSet::from([certain.clone()]);
+    let (mut stack, mut later) = (vec![step(certain, first.clone())], VecDeque::new());
+    loop {
+        let Some(top) = stack.last_mut() else {
+            let Some(next) = later.pop_front() else { return Err(first) };
+            stack.push(next);
+            continue;
+        };
+        let Some(event) = top.next.pop() else {
+            stack.pop();
+            continue;
+        };
+        let happened: BTreeSet<usize> = top.happened.iter().copied().chain([event]).collect();
+        if !tried.insert(happened.clone()) {
+            continue;
+        }
+        if tried.len() > ASSUMPTIONS {
+            let text =
+                format!("{}\n(given up after {ASSUMPTIONS} assumptions on unknown outcomes)", first.text);
+            return Err(Violation { text, ..first });
+        }
+        match check_assuming(traced, &happened, rules) {
+            Ok(()) => return Ok(()),
+            Err(violation) if violation.certain => {}
+            // It has changed nothing by itself; perhaps it does with others.
+            Err(violation) if violation.text == top.violation.text => {
+                later.push_back(step(happened, violation))
             }
-            if tried.len() > ASSUMPTIONS {
-                let text =
-                    format!("{}\n(given up after {ASSUMPTIONS} assumptions on unknown outcomes)", first.text);
-                return Err(Violation { text, ..first });
-            }
-            match check_assuming(&traced, &with, rules) {
-                Ok(()) => return Ok(()),
-                Err(violation) if violation.certain => {}
-                Err(violation) => stack.push((with, violation)),
-            }
+            Err(violation) => stack.push(step(happened, violation)),
         }
     }
-    Err(first)
 }
 
 fn check_shape(action: &Action, line: &str) -> Result<(), Violation> {

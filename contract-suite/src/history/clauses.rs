@@ -55,7 +55,8 @@ async fn round_of(
     judge(history).await
 }
 
-async fn judge(history: History) -> Result<Measure, Verdict> {
+/// Judges what was recorded, and measures it.
+pub(crate) async fn judge(history: History) -> Result<Measure, Verdict> {
     // The check only computes, so it must not hold up the other tasks of its thread.
     let judged = tokio::task::spawn_blocking(move || check(&history).map(|()| Measure::of(&history))).await;
     match judged.map_err(|error| Verdict::Failed(format!("saw the check end with {error}")))? {

@@ -26,6 +26,8 @@ pub struct Measure {
     pub listings: usize,
     /// Transactions of unknown outcome.
     pub unknown: usize,
+    /// Transactions of unknown outcome that somebody saw.
+    pub landed: usize,
 }
 
 impl Measure {
@@ -58,6 +60,7 @@ impl Measure {
         }
         measure.recreations = creations.values().map(|count| count - 1).sum();
         measure.overlaps = overlaps(&history.0);
+        measure.landed = landed(&history.0);
         measure
     }
 
@@ -73,6 +76,7 @@ impl Measure {
             checks: self.checks + other.checks,
             listings: self.listings + other.listings,
             unknown: self.unknown + other.unknown,
+            landed: self.landed + other.landed,
         }
     }
 
@@ -93,7 +97,7 @@ impl fmt::Display for Measure {
         write!(
             f,
             "{} events, {} writes, {} lost races, {} overlaps with writes, {} re-creations, {} checks of unwritten keys, \
-             {} listings, {} unknown outcomes",
+             {} listings, {} unknown outcomes, of which {} were seen",
             self.events,
             self.writes,
             self.races,
@@ -101,7 +105,8 @@ impl fmt::Display for Measure {
             self.recreations,
             self.checks,
             self.listings,
-            self.unknown
+            self.unknown,
+            self.landed
         )
     }
 }
@@ -116,6 +121,24 @@ fn agrees(read: &Action, asserts: &[(Key, coord_core::Version)]) -> bool {
             Seen::LeftOut => false,
         })
     })
+}
+
+fn landed(events: &[Event]) -> usize {
+    let mut seen: BTreeSet<(&Key, &str)> = BTreeSet::new();
+    for event in events {
+        let Action::Read(entries) = &event.action else { continue };
+        seen.extend(entries.iter().filter_map(|(key, entry)| match entry {
+            Seen::Present(_, value) => Some((key, value.as_str())),
+            _ => None,
+        }));
+    }
+    let was_seen = |event: &&Event| match &event.action {
+        Action::Txn { writes, answer: Answer::Unknown, .. } => {
+            writes.iter().any(|(key, put)| put.as_deref().is_some_and(|put| seen.contains(&(key, put))))
+        }
+        _ => false,
+    };
+    events.iter().filter(was_seen).count()
 }
 
 fn overlaps(events: &[Event]) -> usize {
@@ -171,18 +194,21 @@ mod tests {
             2 13..14 read x@a.2=2
             2 15..16 txn x@a.2 y@- : x~ -> applied
             2 17..? txn x@- : x=5 -> unknown
+            3 17..? txn z@- : z=7 -> unknown
+            3 17..18 read z@b.1=7
             2 18..19 txn x@- : x=6 -> applied"
             .parse()
             .unwrap();
         let expected = Measure {
-            events: 10,
+            events: 12,
             writes: 4,
             races: 1,
             overlaps: 2,
             recreations: 1,
             checks: 1,
             listings: 1,
-            unknown: 1,
+            unknown: 2,
+            landed: 1,
         };
         assert_eq!(Measure::of(&history), expected);
         assert!(!Measure::of(&history).is_enough());

@@ -23,4 +23,4 @@ pub use record::Recorder;
 pub use rules::{Rule, Rules};
 pub use workload::Workload;
 
-pub(crate) use clauses::CLAUSES;
+pub(crate) use clauses::{CLAUSES, judge};

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coord_core::{
-    Assert, Backend, BackendError, Key, KeyRange, KeySet, Mutation, Prefix, Txn, TxnOutcome, Version,
+    Assert, Backend, BackendError, Clock as _, Key, KeyRange, KeySet, Mutation, Prefix, SystemClock, Txn,
+    TxnOutcome, Version,
 };
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
@@ -127,10 +129,13 @@ impl Client {
 
     async fn read(&mut self, keys: Vec<Key>) -> Result<(), BackendError> {
         // A failed read says nothing; the recorder keeps the errors that a right store never gives.
-        if let Ok(snapshot) = self.handle.snapshot(&KeySet::new(keys)?).await {
-            for (key, entry) in snapshot.iter() {
-                self.remember(key, entry.version());
+        match self.handle.snapshot(&KeySet::new(keys)?).await {
+            Ok(snapshot) => {
+                for (key, entry) in snapshot.iter() {
+                    self.remember(key, entry.version());
+                }
             }
+            Err(_) => self.wait().await,
         }
         Ok(())
     }
@@ -141,8 +146,9 @@ impl Client {
         if self.rng.random_ratio(1, 3) {
             range = range.start_after(self.keys[self.rng.random_range(0..self.keys.len())].clone());
         }
-        // As for `read`.
-        let _ = self.handle.keys(&range).await;
+        if self.handle.keys(&range).await.is_err() {
+            self.wait().await;
+        }
         Ok(())
     }
 
@@ -177,18 +183,29 @@ impl Client {
         asserts.shuffle(&mut self.rng);
         let txn = Txn::new(asserts, mutations)?;
         // What became of it is recorded.
-        if let Ok(TxnOutcome::Applied) = self.handle.txn(&txn).await {
-            for mutation in txn.mutations() {
-                let asserted = txn.asserts().iter().find(|assert| assert.key == *mutation.key());
-                let next = match mutation {
-                    Mutation::Delete { .. } => Some(Version::MISSING),
-                    Mutation::Put { .. } => asserted.and_then(|assert| assert.version.next()),
-                };
-                if let Some(next) = next {
-                    self.remember(mutation.key(), next);
-                }
-            }
+        match self.handle.txn(&txn).await {
+            Ok(TxnOutcome::Applied) => self.remember_writes(&txn),
+            Ok(TxnOutcome::Rejected) => {}
+            Err(_) => self.wait().await,
         }
         Ok(())
+    }
+
+    fn remember_writes(&mut self, txn: &Txn) {
+        for mutation in txn.mutations() {
+            let asserted = txn.asserts().iter().find(|assert| assert.key == *mutation.key());
+            let next = match mutation {
+                Mutation::Delete { .. } => Some(Version::MISSING),
+                Mutation::Put { .. } => asserted.and_then(|assert| assert.version.next()),
+            };
+            if let Some(next) = next {
+                self.remember(mutation.key(), next);
+            }
+        }
+    }
+
+    /// Gives a store that is in trouble a moment, so that a run is not spent on it.
+    async fn wait(&self) {
+        SystemClock::new().sleep(Duration::from_millis(2)).await;
     }
 }

@@ -70,6 +70,12 @@ pub(super) const WRONG: &[Wrong] = &[
         "on disk now and then",
         careless(Settings { sync: Sync::NowAndThen, ..Settings::RIGHT })
     ),
+    wrong!("F81", "B51", "unknown is answered as rejected", bent(|| Arc::new(Pessimist))),
+    wrong!("F82", "B51", "a lost reply is reported as unavailable", bent(|| Arc::new(LostIsUnavailable))),
+    wrong!("F83", "B51", "a lost reply is answered as applied", bent(|| Arc::new(Hopeful))),
+    wrong!("F84", "B51", "retried inside after a lost reply", bent(|| Arc::new(RetriesOnce))),
+    wrong!("F85", "B51", "a snapshot that was lost is answered as absent", bent(|| Arc::new(Blank))),
+    wrong!("F86", "B51", "a listing that was lost is answered as empty", bent(|| Arc::new(Empty))),
     wrong!("F23", "B42", "a handle that never recovers", bent(|| Arc::new(Sulks::default()))),
     wrong!(
         "F24",
