@@ -2,6 +2,7 @@
 
 mod bent;
 mod faults;
+mod flaw;
 mod history;
 
 use std::fmt;
