@@ -21,6 +21,7 @@ pub mod servers;
 mod sim;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod url;
 pub mod wire;
 pub mod wrong;
 
@@ -37,3 +38,4 @@ pub use run::{Options, Subject, check, is_required, run, run_clause, run_subject
 pub use sim::SimHarness;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteHarness;
+pub use url::UrlHarness;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use contract_suite::{Harness, Layer, MemoryHarness, Options, Subject, clauses, process, run_subject};
+use contract_suite::{
+    Harness, Layer, MemoryHarness, Options, Subject, UrlHarness, clauses, process, run_subject,
+};
 
 /// Runs the contract suite against a store. It touches only random namespaces of its own and removes them at the end.
 ///
@@ -14,7 +16,7 @@ use contract_suite::{Harness, Layer, MemoryHarness, Options, Subject, clauses, p
 #[derive(Parser)]
 #[command(name = "contract-suite", version)]
 struct Arguments {
-    /// The store: `memory:` or `sqlite:PATH`
+    /// The store, as any program of coord names it: `memory:`, `sqlite:PATH`, `redis://HOST`, ..
     #[arg(long, required_unless_present = "list", env = "COORD_SUITE_URL")]
     url: Option<String>,
     /// Only clauses whose id begins with one of these, separated by commas: `B1`, `B05,B06`
@@ -85,7 +87,10 @@ fn main() -> ExitCode {
             Ok(harness) => Arc::new(harness),
             Err(error) => return usage(&error.to_string()),
         },
-        _ => return usage(&format!("no backend of this program opens the URL {url:?}")),
+        _ => match UrlHarness::from_url(&url) {
+            Ok(harness) => Arc::new(harness),
+            Err(error) => return usage(&error.to_string()),
+        },
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build() {
         Ok(runtime) => runtime,

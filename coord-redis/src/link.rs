@@ -123,7 +123,10 @@ async fn within<T>(
 ) -> Result<T, BackendError> {
     let limit = config.connect_timeout();
     tokio::time::timeout(limit, connecting).await.unwrap_or_else(|_| {
-        let message = format!("{server} does not answer within {}", humantime::format_duration(limit));
+        let mut message = format!("{server} does not answer within {}", humantime::format_duration(limit));
+        if config.tls.is_some() {
+            message.push_str(" (perhaps it speaks no TLS, and the URL begins with `redis`)");
+        }
         Err(unavailable(Operation::Connect, message))
     })
 }

@@ -14,6 +14,7 @@ pub mod postgres;
 mod process;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod trials;
 mod watchdog;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! Redis for the suite: a server of this machine behind a wire that can be cut, or a given one.
 
+pub mod topology;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
