@@ -64,7 +64,7 @@ pub(crate) struct Connection {
 }
 
 /// What is left of a log after a checkpoint that could restart it.
-const LOG_LIMIT: i64 = 64 * 1_024 * 1_024;
+const LOG_LIMIT: i64 = 16 * 1_024 * 1_024;
 
 /// How long shortening the log waits for readers of old instants.
 const SHORTEN_WAIT: Duration = Duration::from_millis(200);
@@ -78,7 +78,7 @@ impl Connection {
         create: Create,
         operation: Operation,
     ) -> Result<Connection, Failure> {
-        let failed = Failure::before(operation);
+        let failed = Failure::opening(path, operation);
         let found = look(path)?;
         let before = match found {
             Found::Something => {
@@ -110,8 +110,8 @@ impl Connection {
         durability: Durability,
         operation: Operation,
     ) -> Result<(), Failure> {
-        let failed = Failure::before(operation);
         let (raw, path) = (&mut self.raw, &*self.file.path);
+        let failed = Failure::opening(path, operation);
         raw.busy_timeout(Duration::ZERO).map_err(&failed)?;
         // Until the file is known to be ours, closing must not write to it.
         raw.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(&failed)?;
@@ -137,9 +137,10 @@ impl Connection {
             ))
             .into());
         }
-        schema::verify(raw)?;
+        schema::verify(raw, path)?;
         match role {
             Role::Writer => {
+                schema::verify_writable(raw, path)?;
                 let synchronous = match durability {
                     Durability::Full => "FULL",
                     Durability::Normal => "NORMAL",

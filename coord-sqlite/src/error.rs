@@ -1,5 +1,7 @@
 //! What SQLite's errors mean for the caller: by code, never by text.
 
+use std::path::Path;
+
 use coord_core::{BackendError, ErrorKind, Operation};
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
@@ -40,6 +42,18 @@ impl Failure {
             }
         }
     }
+
+    /// The same while a file is opened. The message names it.
+    pub(crate) fn opening(path: &Path, operation: Operation) -> impl Fn(rusqlite::Error) -> Failure {
+        move |error| {
+            if is_busy(&error) {
+                return Failure::Busy(error);
+            }
+            let (kind, message) = describe(operation, Stage::Before, &error);
+            let message = format!("{}: {message}", path.display());
+            Failure::Error(BackendError::new(kind, NAME, operation, message).with_source(error))
+        }
+    }
 }
 
 impl From<BackendError> for Failure {
@@ -66,19 +80,26 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Maps an error of the driver. Before `COMMIT` every failure is definite. In `COMMIT` only "busy" is: after anything else, an I/O
-/// error or a full disk above all, the log may hold the whole transaction, and a recovery after a crash may still apply it.
+/// Maps an error of the driver.
 pub(crate) fn classify(operation: Operation, stage: Stage, error: rusqlite::Error) -> BackendError {
-    let (kind, what) = match (stage, meaning(operation, &error)) {
+    let (kind, message) = describe(operation, stage, &error);
+    BackendError::new(kind, NAME, operation, message).with_source(error)
+}
+
+/// What an error of the driver means, and its message. Before `COMMIT` every failure is definite. In `COMMIT` only "busy" is: after
+/// anything else, an I/O error or a full disk above all, the log may hold the whole transaction, and a recovery after a crash
+/// may still apply it.
+pub(crate) fn describe(operation: Operation, stage: Stage, error: &rusqlite::Error) -> (ErrorKind, String) {
+    let (kind, what) = match (stage, meaning(operation, error)) {
         (Stage::Before, meaning) => meaning,
-        (Stage::Commit, meaning) if is_busy(&error) => meaning,
+        (Stage::Commit, meaning) if is_busy(error) => meaning,
         (Stage::Commit, (_, what)) => (ErrorKind::Indeterminate, what),
     };
     let message = match error.sqlite_extended_error_code() {
         Some(code) => format!("{what} (SQLite code {code})"),
         None => what.to_owned(),
     };
-    BackendError::new(kind, NAME, operation, message).with_source(error)
+    (kind, message)
 }
 
 fn meaning(operation: Operation, error: &rusqlite::Error) -> (ErrorKind, &'static str) {

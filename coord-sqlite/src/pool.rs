@@ -9,16 +9,15 @@ use tokio::sync::Semaphore;
 use crate::config::Durability;
 use crate::connection::{Connection, Create, Role};
 use crate::error::Failure;
-use crate::queue::{self, Queue};
+use crate::queue::{self, Answer, Queue};
 use crate::{NAME, write};
 
 /// How many reads of one handle run at a time. Readers wait for nobody, so more would only share the processors.
 const READERS: usize = 4;
 
-/// Every this many commits the size of the log is looked at.
-const LOG_LOOK: u32 = 256;
-/// A log above this size is written back at once, waiting a little for old readers.
-const LOG_BYTES: u64 = 64 * 1_024 * 1_024;
+/// A log that has grown by more than this is written back at once, waiting a little for old readers. (SQLite does the same without
+/// waiting after every thousand pages, but while there is always some reader it never begins the log anew.)
+const LOG_BYTES: u64 = 16 * 1_024 * 1_024;
 
 /// The connections of one handle that are not in use, opened when they are needed.
 #[derive(Debug)]
@@ -34,7 +33,8 @@ pub(crate) struct Pool {
 struct Idle {
     writer: Option<Connection>,
     readers: Vec<Connection>,
-    commits: u32,
+    /// The size of the log that could not be written back the last time.
+    log_left: u64,
 }
 
 impl Pool {
@@ -71,8 +71,7 @@ impl Pool {
         {
             Ok(answers) | Err(Failure::Commit(answers)) => queue::answer(jobs, answers),
             Err(Failure::Error(error)) => {
-                let error = Arc::new(error);
-                let answers = jobs.iter().map(|_| Err(share(&error))).collect();
+                let answers = if jobs.len() == 1 { vec![Err(error)] } else { for_each(jobs.len(), error) };
                 queue::answer(jobs, answers);
             }
             Err(failure) => {
@@ -117,8 +116,8 @@ impl Pool {
     }
 
     fn put_back(&self, role: Role, connection: Connection) {
-        if role == Role::Writer && self.is_time_to_look() && connection.file.log_size() > LOG_BYTES {
-            connection.shorten_log();
+        if role == Role::Writer {
+            self.look_after_log(&connection);
         }
         let mut idle = self.lock();
         match role {
@@ -127,10 +126,14 @@ impl Pool {
         }
     }
 
-    fn is_time_to_look(&self) -> bool {
-        let mut idle = self.lock();
-        idle.commits = (idle.commits + 1) % LOG_LOOK;
-        idle.commits == 0
+    fn look_after_log(&self, connection: &Connection) {
+        let left = self.lock().log_left;
+        if connection.file.log_size() <= left + LOG_BYTES {
+            return;
+        }
+        connection.shorten_log();
+        // With a reader that stays, each try would wait in vain, so the next one has to be earned.
+        self.lock().log_left = connection.file.log_size();
     }
 
     fn lock(&self) -> MutexGuard<'_, Idle> {
@@ -149,7 +152,11 @@ impl Drop for Pool {
     }
 }
 
-/// The same error for one more caller.
-fn share(error: &Arc<BackendError>) -> BackendError {
-    BackendError::new(error.kind(), NAME, error.operation(), error.message()).with_source(error.clone())
+/// The same error for several callers.
+fn for_each(callers: usize, error: BackendError) -> Vec<Answer> {
+    let error = Arc::new(error);
+    let share = || {
+        BackendError::new(error.kind(), NAME, error.operation(), error.message()).with_source(error.clone())
+    };
+    (0..callers).map(|_| Err(share())).collect()
 }

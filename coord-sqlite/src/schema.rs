@@ -8,7 +8,8 @@ use coord_core::{BackendError, Operation};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
-use crate::error::{Failure, Stage, classify, config_error, corrupt};
+use crate::NAME;
+use crate::error::{Failure, Stage, config_error, corrupt, describe, is_busy};
 use crate::read::{self, HEAD};
 use crate::write;
 
@@ -73,7 +74,11 @@ pub(crate) fn probe(path: &Path) -> Result<(), BackendError> {
             let message = format!("{} is not a SQLite database; it is left as it is", path.display());
             Err(config_error(message).with_source(error))
         }
-        Err(error) => Err(classify(Operation::Connect, Stage::Before, error)),
+        Err(error) => {
+            let (kind, message) = describe(Operation::Connect, Stage::Before, &error);
+            let message = format!("{}: {message}", path.display());
+            Err(BackendError::new(kind, NAME, Operation::Connect, message).with_source(error))
+        }
     }
 }
 
@@ -93,7 +98,7 @@ fn immutable_uri(path: &Path) -> String {
 
 /// Makes the tables in an empty file, in one transaction, unless another process has been faster.
 pub(crate) fn initialise(connection: &mut Connection, path: &Path) -> Result<(), Failure> {
-    let failed = Failure::before(Operation::Connect);
+    let failed = Failure::opening(path, Operation::Connect);
     let transaction = Transaction::new(connection, TransactionBehavior::Exclusive).map_err(&failed)?;
     let found = marks(&transaction).map_err(&failed)?;
     let tables: i64 =
@@ -110,15 +115,23 @@ pub(crate) fn initialise(connection: &mut Connection, path: &Path) -> Result<(),
 
 /// Checks the marks as this connection sees them: over the log as well, if there is one.
 pub(crate) fn verify_marks(connection: &Connection, path: &Path) -> Result<(), Failure> {
-    marks(connection).map_err(Failure::before(Operation::Connect))?.check(path).map_err(Failure::from)
+    marks(connection).map_err(Failure::opening(path, Operation::Connect))?.check(path).map_err(Failure::from)
 }
 
-/// Checks that the tables answer every statement, and that the log can be used.
-pub(crate) fn verify(connection: &Connection) -> Result<(), Failure> {
-    let failed = Failure::before(Operation::Connect);
+/// Checks that the tables answer every statement, and that the log can be read.
+pub(crate) fn verify(connection: &Connection, path: &Path) -> Result<(), Failure> {
+    let failed = Failure::opening(path, Operation::Connect);
     for statement in read::STATEMENTS.iter().chain(write::STATEMENTS) {
         connection.prepare_cached(statement).map_err(&failed)?;
     }
     // A read opens the log and the memory beside it, so a folder that cannot be written is found now.
     connection.prepare_cached(HEAD).and_then(|mut head| head.query_row(["."], |_| Ok(()))).map_err(&failed)
+}
+
+/// Checks that the log can be written: it may belong to somebody else and be there only to be read. Who is busy has one that can.
+pub(crate) fn verify_writable(connection: &Connection, path: &Path) -> Result<(), Failure> {
+    match Transaction::new_unchecked(connection, TransactionBehavior::Immediate) {
+        Err(error) if !is_busy(&error) => Err(Failure::opening(path, Operation::Connect)(error)),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }

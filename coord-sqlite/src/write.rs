@@ -9,7 +9,7 @@ use rusqlite::{Transaction, TransactionBehavior};
 
 use crate::NAME;
 use crate::connection::Connection;
-use crate::error::{Failure, Stage, classify, corrupt, is_busy};
+use crate::error::{Failure, Stage, corrupt, describe, is_busy};
 use crate::queue::{Answer, Job};
 use crate::read::Reading;
 
@@ -49,19 +49,25 @@ pub(crate) fn batch(connection: &mut Connection, jobs: &[Job]) -> Result<Vec<Ans
 
 /// What was applied may have happened. What was rejected has certainly not, but the reason may be gone.
 fn after_failed_commit(answers: Vec<Answer>, error: rusqlite::Error) -> Vec<Answer> {
-    let error = Arc::new(classify(Operation::Txn, Stage::Commit, error));
-    let answer = |answer| match answer {
-        Ok(TxnOutcome::Applied) => {
-            BackendError::new(error.kind(), NAME, Operation::Txn, error.message()).with_source(error.clone())
-        }
-        Ok(TxnOutcome::Rejected) => {
-            let message = "the transactions that were to be committed together could not be";
-            BackendError::new(ErrorKind::Unavailable, NAME, Operation::Txn, message)
-                .with_source(error.clone())
-        }
-        Err(error) => error,
-    };
-    answers.into_iter().map(|old| Err(answer(old))).collect()
+    let (kind, message) = describe(Operation::Txn, Stage::Commit, &error);
+    let error = Arc::new(error);
+    let mut failed = Vec::with_capacity(answers.len());
+    for answer in answers {
+        let (kind, message) = match answer {
+            Ok(TxnOutcome::Applied) => (kind, message.clone()),
+            Ok(TxnOutcome::Rejected) => {
+                let message =
+                    format!("another transaction that was to be committed with this one failed: {message}");
+                (ErrorKind::Unavailable, message)
+            }
+            Err(error) => {
+                failed.push(Err(error));
+                continue;
+            }
+        };
+        failed.push(Err(BackendError::new(kind, NAME, Operation::Txn, message).with_source(error.clone())));
+    }
+    failed
 }
 
 /// One of several transactions. An error that concerns only this one takes back only this one.

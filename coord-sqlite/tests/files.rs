@@ -136,6 +136,27 @@ async fn what_is_no_plain_file_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
+async fn a_path_that_is_not_utf_8_is_a_path() {
+    use std::os::unix::ffi::OsStrExt;
+    let store = Store::new();
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9 %25?.db");
+    let config = SqliteConfig::new(store.folder().join(name));
+    put(&SqliteBackend::open(&config, &store.namespace).await.unwrap(), &key("k"), "v").await;
+    let again = SqliteBackend::open(&config, &store.namespace).await.unwrap();
+    assert!(entry(&again, &key("k")).await.is_present());
+    assert!(config.path().is_file());
+}
+
+#[tokio::test]
+async fn a_second_name_that_comes_later_stops_nobody() {
+    let store = Store::new();
+    let handle = store.open().await;
+    fs::hard_link(store.path(), store.folder().join("backup")).unwrap();
+    put(&handle, &key("k"), "v").await;
+    assert!(entry(&handle, &key("k")).await.is_present());
+}
+
+#[tokio::test]
 async fn two_paths_to_one_file_are_one_store() {
     let store = Store::new();
     let handle = store.open().await;

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use common::{Store, entry, increment, key, put};
-use coord_core::Namespace;
+use coord_core::{Backend, ErrorKind, Mutation, Namespace, Txn};
 use coord_sqlite::{SqliteBackend, SqliteConfig};
 
 const WORKER: &str = "COORD_SQLITE_TEST_WORKER";
@@ -30,6 +30,8 @@ async fn main() -> ExitCode {
     println!("test processes_on_a_hot_key_lose_no_update_and_starve_nobody ... ok");
     a_killed_process_leaves_nothing_locked_and_nothing_lost().await;
     println!("test a_killed_process_leaves_nothing_locked_and_nothing_lost ... ok");
+    a_full_disk_loses_nothing_that_was_acknowledged().await;
+    println!("test a_full_disk_loses_nothing_that_was_acknowledged ... ok");
     ExitCode::SUCCESS
 }
 
@@ -42,8 +44,41 @@ async fn work(job: &str) {
     std::io::stdin().read_line(&mut line).unwrap();
     let namespace = Namespace::new(namespace).unwrap();
     let handle = SqliteBackend::open(&SqliteConfig::new(path), &namespace).await.unwrap();
+    if times == "until the disk is full" {
+        return fill(&handle).await;
+    }
     for _ in 0..times.parse::<u64>().unwrap() {
         println!("{}", increment(&handle, &key("hot")).await);
+    }
+}
+
+/// Writes until it is told that the disk is full, and then some more.
+async fn fill(handle: &SqliteBackend) {
+    let mut errors = 0;
+    for n in 0..10_000 {
+        let value = format!("{n:05}").repeat(20_000);
+        let both = [Mutation::put(key("a"), value.clone()), Mutation::put(key("b"), value)];
+        match handle.txn(&Txn::new([], both).unwrap()).await {
+            Ok(outcome) => {
+                assert!(outcome.is_applied());
+                println!("{n}");
+            }
+            Err(error) => {
+                assert!(
+                    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Indeterminate),
+                    "{error:?}"
+                );
+                errors += 1;
+                // Reading needs no room.
+                let a = entry(handle, &key("a")).await;
+                let b = entry(handle, &key("b")).await;
+                assert_eq!(a.value(), b.value());
+                println!("error");
+            }
+        }
+        if errors == 5 {
+            return;
+        }
     }
 }
 
@@ -54,13 +89,13 @@ struct Worker {
 
 impl Worker {
     fn spawn(store: &Store, times: u64) -> Worker {
+        Worker::start(Command::new(std::env::current_exe().unwrap()), store, &times.to_string())
+    }
+
+    fn start(mut command: Command, store: &Store, times: &str) -> Worker {
         let job = format!("{}\n{}\n{times}", store.path().display(), store.namespace);
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .env(WORKER, job)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            command.env(WORKER, job).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
         Worker { child, lines }
@@ -129,4 +164,27 @@ async fn a_killed_process_leaves_nothing_locked_and_nothing_lost() {
         put(&handle, &key("other"), "v").await;
         put(&store.open().await, &key("other"), "v").await;
     }
+}
+
+async fn a_full_disk_loses_nothing_that_was_acknowledged() {
+    let store = Store::new();
+    let mut shell = Command::new("sh");
+    // A limit on the size of a file, in units of 512 or 1,024 bytes, is as good as a full disk. Writing beyond it is an error and no
+    // signal.
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 8000; exec \"$0\""]).arg(std::env::current_exe().unwrap());
+    let mut worker = Worker::start(shell, &store, "until the disk is full");
+    worker.go();
+    let lines = worker.finish();
+    let acknowledged: Vec<u64> = lines.iter().filter_map(|line| line.parse().ok()).collect();
+    let errors = lines.iter().filter(|line| *line == "error").count();
+    assert!(errors > 0 && !acknowledged.is_empty(), "{lines:?}");
+    let last = acknowledged.last().unwrap();
+    let handle = store.open().await;
+    let (a, b) = (entry(&handle, &key("a")).await, entry(&handle, &key("b")).await);
+    assert_eq!((a.value(), a.version().count()), (b.value(), b.version().count()));
+    // What was answered with an error may have happened, what was acknowledged has.
+    let found: u64 = std::str::from_utf8(&a.value().unwrap()[..5]).unwrap().parse().unwrap();
+    assert!(found >= *last, "{found} after {last}");
+    assert!(a.version().count() >= acknowledged.len() as u64);
+    put(&handle, &key("a"), "there is room again").await;
 }

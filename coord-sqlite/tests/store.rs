@@ -13,7 +13,7 @@ use coord_core::{
     Assert, Backend, Bytes, ErrorKind, Key, KeyRange, KeySet, Mutation, Prefix, Txn, TxnOutcome, Version,
     limits,
 };
-use coord_sqlite::SqliteBackend;
+use coord_sqlite::{Durability, SqliteBackend};
 use futures::future::join_all;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -464,4 +464,110 @@ async fn a_snapshot_and_a_listing_are_one_instant() {
     }
     writing.await.unwrap();
     assert!(seen.len() > 5, "only {} instants were seen", seen.len());
+}
+
+/// Makes the commit of every transaction that creates the key `bad` fail: a foreign key that is only checked in `COMMIT`.
+const FAILING_COMMIT: &str = "CREATE TABLE parent (id INTEGER PRIMARY KEY);
+    CREATE TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED);
+    CREATE TRIGGER fails AFTER INSERT ON coord_entries WHEN NEW.key = CAST('bad' AS BLOB)
+    BEGIN INSERT INTO child VALUES (1); END;";
+
+#[tokio::test]
+async fn a_commit_that_fails_is_indeterminate_and_the_handle_works_on() {
+    let store = Store::new();
+    let handle = store.open().await;
+    put(&handle, &key("good"), "1").await;
+    store.sql(FAILING_COMMIT);
+    let txn = Txn::new([], [Mutation::put(key("good"), "2"), Mutation::put(key("bad"), "")]).unwrap();
+    for _ in 0..3 {
+        let error = handle.txn(&txn).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+        assert!(std::error::Error::source(&error).is_some());
+        let good = entry(&handle, &key("good")).await;
+        assert_eq!((good.value().unwrap(), good.version().count()), (&"1".into(), 1));
+        assert!(!entry(&handle, &key("bad")).await.is_present());
+    }
+    put(&handle, &key("good"), "2").await;
+}
+
+/// Sends transactions while somebody else has the lock, so that all of them are written at once as soon as it is free.
+async fn at_once(store: &Store, txns: Vec<Txn>) -> Vec<Result<TxnOutcome, coord_core::BackendError>> {
+    let other = rusqlite::Connection::open(store.path()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let handle = store.open().await;
+    let mut waiting: Vec<_> = txns.iter().map(|txn| handle.txn(txn)).collect();
+    // The first poll of each puts it in the queue, in this order.
+    for txn in &mut waiting {
+        assert!(futures::poll!(txn).is_pending());
+    }
+    other.execute_batch("ROLLBACK").unwrap();
+    join_all(waiting).await
+}
+
+#[tokio::test]
+async fn transactions_that_are_written_at_once_are_judged_one_by_one() {
+    let store = Store::new();
+    let k = key("k");
+    let create = |value: &str| {
+        Txn::new([Assert::missing(k.clone())], [Mutation::put(k.clone(), value.to_owned())]).unwrap()
+    };
+    let other = Txn::new([], [Mutation::put(key("other"), "x")]).unwrap();
+    drop(store.open().await);
+    store.sql(&format!(
+        "INSERT INTO coord_entries VALUES ('{}', x'41', 'no number', 1, x'')",
+        store.namespace
+    ));
+    let foreign = Txn::new([], [Mutation::put(key("B"), ""), Mutation::put(key("A"), "")]).unwrap();
+    let answers = at_once(&store, vec![create("1"), create("2"), foreign, other, create("3")]).await;
+    let kinds: Vec<_> = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect();
+    let (applied, rejected) = (Ok(TxnOutcome::Applied), Ok(TxnOutcome::Rejected));
+    assert_eq!(kinds, [applied, rejected, Err(ErrorKind::Corrupt), applied, rejected]);
+    let handle = store.open().await;
+    assert_eq!(entry(&handle, &k).await.value().unwrap(), "1");
+    assert!(entry(&handle, &key("other")).await.is_present());
+    assert!(!entry(&handle, &key("B")).await.is_present());
+}
+
+#[tokio::test]
+async fn what_was_rejected_because_of_a_commit_that_failed_is_not_rejected() {
+    let store = Store::new();
+    drop(store.open().await);
+    store.sql(FAILING_COMMIT);
+    let create = |name: &str| {
+        Txn::new([Assert::missing(key("k"))], [Mutation::put(key("k"), ""), Mutation::put(key(name), "")])
+            .unwrap()
+    };
+    let answers = at_once(&store, vec![create("bad"), create("good")]).await;
+    let kinds: Vec<_> = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect();
+    // The second one was judged after the first one, which may not have happened. It has certainly not happened itself.
+    assert_eq!(kinds, [Err(ErrorKind::Indeterminate), Err(ErrorKind::Unavailable)]);
+    let handle = store.open().await;
+    assert!(handle.txn(&create("good")).await.unwrap().is_applied());
+}
+
+#[tokio::test]
+async fn a_log_that_a_reader_keeps_long_is_shortened_once_the_reader_is_gone() {
+    let store = Store::new();
+    // Without a wait for the disk, which has nothing to do with it.
+    let config = store.config().with_durability(Durability::Normal);
+    let handle = SqliteBackend::open(&config, &store.namespace).await.unwrap();
+    put(&handle, &key("k"), "v").await;
+    let log_size = || std::fs::metadata(store.path().with_extension("db-wal")).unwrap().len();
+    let reader = rusqlite::Connection::open(store.path()).unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM coord_entries").unwrap();
+    let value = vec![7_u8; limits::VALUE_BYTES];
+    let txn = Txn::new([], [Mutation::put(key("k"), value)]).unwrap();
+    let mut largest = 0;
+    while log_size() < 20 << 20 {
+        assert!(handle.txn(&txn).await.unwrap().is_applied());
+        largest = largest.max(log_size());
+    }
+    reader.execute_batch("ROLLBACK").unwrap();
+    // At the latest when it has grown as much once more.
+    while log_size() >= largest {
+        assert!(handle.txn(&txn).await.unwrap().is_applied());
+        assert!(log_size() < 44 << 20, "the log grows and grows");
+    }
+    let after = entry(&handle, &key("k")).await;
+    assert_eq!(after.value().unwrap().len(), limits::VALUE_BYTES);
 }
