@@ -257,13 +257,14 @@ struct Tries<'a> {
     operation: Operation,
     busy_timeout: Duration,
     end: Duration,
+    tries: u32,
     moved: bool,
 }
 
 impl<'a> Tries<'a> {
     fn new(clock: &'a SystemClock, busy_timeout: Duration, operation: Operation) -> Self {
         let end = clock.monotonic().saturating_add(busy_timeout);
-        Tries { clock, operation, busy_timeout, end, moved: false }
+        Tries { clock, operation, busy_timeout, end, tries: 0, moved: false }
     }
 
     /// Returns when it is time for another try, or the error to end with.
@@ -275,7 +276,10 @@ impl<'a> Tries<'a> {
                 Err(error)
             }
             Failure::Busy(_) => {
-                self.clock.sleep(pause()).await;
+                self.tries = self.tries.saturating_add(1);
+                let pause =
+                    if self.operation == Operation::Connect { longer_pause(self.tries) } else { pause() };
+                self.clock.sleep(pause).await;
                 Ok(())
             }
             // Another file may have taken the place of the one that was open: the next try opens it.
@@ -304,4 +308,11 @@ impl<'a> Tries<'a> {
 /// whoever looks often and out of step finds one; a pause that grows would starve those who wait longest.
 fn pause() -> Duration {
     Duration::from_micros(1_000 + mint_incarnation() % 2_000)
+}
+
+/// A pause at random that grows to a quarter of a second. Making a new file needs it for oneself, and a try holds it a little: many who try
+/// often would keep it from each other.
+fn longer_pause(tries: u32) -> Duration {
+    let most = 2_000_u64 << tries.min(7);
+    Duration::from_micros(1_000 + mint_incarnation() % most)
 }

@@ -53,7 +53,8 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, BackendError> {
             Ok(real)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if fs::symlink_metadata(path).is_ok() {
+            // Without a link there may be a file by now, which another process has just made: it has the same real path.
+            if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
                 return Err(failed("is a symbolic link to nothing", error));
             }
             let parent = match path.parent() {

@@ -115,13 +115,13 @@ impl Worker {
 async fn processes_that_open_a_new_file_at_once_share_it() {
     for _ in 0..5 {
         let store = Store::new();
-        let mut workers: Vec<Worker> = (0..6).map(|_| Worker::spawn(&store, 1)).collect();
+        let mut workers: Vec<Worker> = (0..12).map(|_| Worker::spawn(&store, 1)).collect();
         workers.iter_mut().for_each(Worker::go);
         for worker in workers {
             worker.finish();
         }
         let end = entry(&store.open().await, &key("hot")).await;
-        assert_eq!((end.value().unwrap(), end.version().count()), (&"6".into(), 6));
+        assert_eq!((end.value().unwrap(), end.version().count()), (&"12".into(), 12));
     }
 }
 
