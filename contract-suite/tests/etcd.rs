@@ -14,6 +14,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    // A container is removed through this runtime.
+    let _entered = runtime.enter();
     match runtime.block_on(EtcdHarness::from_environment()) {
         Ok(harness) => contract_suite::main(harness),
         Err(error) => {

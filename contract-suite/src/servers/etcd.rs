@@ -8,7 +8,7 @@ use coord_core::{Backend, BackendError, Key, Namespace};
 use coord_etcd::{EtcdBackend, EtcdConfig};
 use etcd_client::Client;
 
-use super::{Launch, Place, Ready, ServerProcess, Store, free_port, fresh_folder};
+use super::{Image, Launch, Place, Ready, Server, ServerProcess, Store, free_port, fresh_folder};
 use crate::harness::{Control, ControlError, Cut, Harness, ServerControl};
 use crate::wire::{Forwarder, Http2};
 
@@ -18,6 +18,7 @@ pub const ETCD: Store = Store {
     variable: "COORD_ETCD_URL",
     programs: &["etcd"],
     folders: &["/usr/bin", "/usr/local/bin"],
+    image: Image { name: "quay.io/coreos/etcd", tag: "v3.4.23", port: 2379 },
 };
 
 /// The suite's etcd. The several processes of a clause are given its URL by `COORD_ETCD_URL`.
@@ -29,7 +30,7 @@ pub struct EtcdHarness {
 
 /// One server of this machine, and the wire to it.
 struct LocalEtcd {
-    server: ServerProcess,
+    server: Server,
     port: u16,
     wire: Forwarder,
 }
@@ -42,17 +43,23 @@ impl EtcdHarness {
     pub async fn from_environment() -> Result<Self, ControlError> {
         match Place::of(&ETCD) {
             Place::Given(url) => Ok(EtcdHarness { url: Ok(url), local: None }),
-            Place::Local(programs) => {
-                let local = LocalEtcd::start(programs).await?;
-                let url =
-                    format!("etcd://{}/?request_timeout=2s&connect_timeout=500ms", local.wire.address());
-                Ok(EtcdHarness { url: Ok(url), local: Some(local) })
-            }
+            Place::Local(programs) => Ok(EtcdHarness::controlled(LocalEtcd::start(programs).await?)),
+            #[cfg(feature = "containers")]
+            Place::Container => match LocalEtcd::contained().await {
+                Ok(local) => Ok(EtcdHarness::controlled(local)),
+                Err(why) => Ok(EtcdHarness { url: Err(why.to_string()), local: None }),
+            },
+            #[cfg(not(feature = "containers"))]
             Place::Container => {
-                Ok(EtcdHarness { url: Err("no container has been started".into()), local: None })
+                Ok(EtcdHarness { url: Err("this build starts no containers".into()), local: None })
             }
             Place::Nowhere(why) => Ok(EtcdHarness { url: Err(why), local: None }),
         }
+    }
+
+    fn controlled(local: LocalEtcd) -> Self {
+        let url = format!("etcd://{}/?request_timeout=2s&connect_timeout=500ms", local.wire.address());
+        EtcdHarness { url: Ok(url), local: Some(local) }
     }
 
     /// A server that runs already.
@@ -67,6 +74,22 @@ impl LocalEtcd {
         let port = free_port(1, 1)?;
         let [program] = programs.try_into().map_err(|_| "etcd is one program")?;
         let server = ServerProcess::start(launch(program, "default", &[("default", port)])?).await?;
+        LocalEtcd::behind_wire(Server::Process(server), port).await
+    }
+
+    #[cfg(feature = "containers")]
+    async fn contained() -> Result<Self, ControlError> {
+        let command = [
+            "/usr/local/bin/etcd",
+            "--data-dir=/etcd-data",
+            "--listen-client-urls=http://0.0.0.0:2379",
+            "--advertise-client-urls=http://0.0.0.0:2379",
+        ];
+        let (server, port) = super::ServerContainer::start(&ETCD.image, &command, &[], ready).await?;
+        LocalEtcd::behind_wire(Server::Container(server), port).await
+    }
+
+    async fn behind_wire(server: Server, port: u16) -> Result<Self, ControlError> {
         let wire = Forwarder::start(format!("127.0.0.1:{port}"), || Box::new(Http2::default())).await?;
         Ok(LocalEtcd { server, port, wire })
     }
@@ -98,7 +121,19 @@ pub(crate) fn launch(
         ("--heartbeat-interval", "50"),
         ("--election-timeout", "500"),
     ];
-    let ready: Ready = Arc::new(move || {
+    Ok(Launch {
+        name: format!("etcd {name}"),
+        program,
+        arguments: arguments.iter().flat_map(|(option, value)| [(*option).into(), (*value).into()]).collect(),
+        folder: fresh_folder("etcd")?,
+        ready: ready(port),
+        ready_within: Duration::from_secs(30),
+    })
+}
+
+/// Whether the member that listens for clients on this port answers.
+fn ready(port: u16) -> Ready {
+    Arc::new(move || {
         Box::pin(async move {
             let ask = async {
                 let mut client = Client::connect([format!("127.0.0.1:{port}")], None).await?;
@@ -107,14 +142,6 @@ pub(crate) fn launch(
             tokio::time::timeout(Duration::from_secs(1), ask).await??;
             Ok(())
         })
-    });
-    Ok(Launch {
-        name: format!("etcd {name}"),
-        program,
-        arguments: arguments.iter().flat_map(|(option, value)| [(*option).into(), (*value).into()]).collect(),
-        folder: fresh_folder("etcd")?,
-        ready,
-        ready_within: Duration::from_secs(30),
     })
 }
 
@@ -164,11 +191,11 @@ impl ServerControl for LocalEtcd {
     }
 
     async fn pause(&self) -> Result<(), ControlError> {
-        self.server.pause()
+        self.server.pause().await
     }
 
     async fn resume(&self) -> Result<(), ControlError> {
-        self.server.resume()
+        self.server.resume().await
     }
 
     async fn cut(&self, cut: Cut) -> Result<(), ControlError> {

@@ -7,6 +7,8 @@
 //! 3. containers, where this build and this machine have them;
 //! 4. nowhere: every clause is shown as ignored with the reason, or has failed if `COORD_REQUIRE` names the store.
 
+#[cfg(feature = "containers")]
+mod container;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "postgres")]
@@ -19,6 +21,10 @@ mod watchdog;
 
 use std::path::{Path, PathBuf};
 
+use crate::ControlError;
+
+#[cfg(feature = "containers")]
+pub use container::ServerContainer;
 pub use process::{Launch, Ready, ServerProcess, fresh_folder, wait_until};
 
 /// A kind of server that the suite knows how to find.
@@ -32,6 +38,79 @@ pub struct Store {
     pub programs: &'static [&'static str],
     /// Folders besides `PATH` where they are looked for. One `*` stands for a folder of any name; the last one by name wins.
     pub folders: &'static [&'static str],
+    /// What runs in a container.
+    pub image: Image,
+}
+
+/// An image of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Image {
+    /// Its name.
+    pub name: &'static str,
+    /// Its tag, the version inside.
+    pub tag: &'static str,
+    /// The port that the server listens on in its container.
+    pub port: u16,
+}
+
+/// One running server that the suite may hurt.
+#[derive(Debug)]
+pub enum Server {
+    /// A process of this machine.
+    Process(ServerProcess),
+    /// A container.
+    #[cfg(feature = "containers")]
+    Container(ServerContainer),
+}
+
+impl Server {
+    /// Kills it at once, as `kill -9` does.
+    ///
+    /// # Errors
+    /// If it is not gone in time.
+    pub async fn kill(&self) -> Result<(), ControlError> {
+        match self {
+            Server::Process(server) => server.kill().await,
+            #[cfg(feature = "containers")]
+            Server::Container(server) => server.kill().await,
+        }
+    }
+
+    /// Starts it again on its data, and waits until it accepts requests.
+    ///
+    /// # Errors
+    /// If it does not in time.
+    pub async fn restart(&self) -> Result<(), ControlError> {
+        match self {
+            Server::Process(server) => server.restart().await,
+            #[cfg(feature = "containers")]
+            Server::Container(server) => server.restart().await,
+        }
+    }
+
+    /// Stops it without closing anything.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub async fn pause(&self) -> Result<(), ControlError> {
+        match self {
+            Server::Process(server) => server.pause(),
+            #[cfg(feature = "containers")]
+            Server::Container(server) => server.pause().await,
+        }
+    }
+
+    /// Lets a paused one work on.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub async fn resume(&self) -> Result<(), ControlError> {
+        match self {
+            Server::Process(server) => server.resume(),
+            #[cfg(feature = "containers")]
+            Server::Container(server) => server.resume().await,
+        }
+    }
 }
 
 /// Where the server of a run is.
@@ -72,9 +151,15 @@ impl Place {
     }
 }
 
-/// Whether containers can be started, else why not.
+/// Whether containers can be started, else why not. (Whether an engine answers is seen when one is started.)
 fn containers() -> Result<(), String> {
-    Err("this build starts no containers".to_owned())
+    if cfg!(not(feature = "containers")) {
+        return Err("this build starts no containers (cargo feature `containers`)".to_owned());
+    }
+    if std::env::var_os("DOCKER_HOST").is_none() && !Path::new("/var/run/docker.sock").exists() {
+        return Err("there is no container engine (DOCKER_HOST, /var/run/docker.sock)".to_owned());
+    }
+    Ok(())
 }
 
 fn find(program: &str, folders: &[&str]) -> Result<PathBuf, String> {

@@ -24,6 +24,7 @@ pub const REDIS: Store = Store {
     variable: "COORD_REDIS_URL",
     programs: &["redis-server"],
     folders: &["/usr/bin", "/usr/local/bin"],
+    image: super::Image { name: "redis", tag: "7.0", port: 6379 },
 };
 
 /// The settings with which nothing that was acknowledged is lost.
