@@ -1,19 +1,79 @@
 #!/usr/bin/env bash
-# Sets up and passes all tests. Needs Rust (rustup or a toolchain of the pinned version), a C compiler and git.
+# Sets up and passes all tests. Needs Rust (rustup or a toolchain of the pinned version), a C compiler and git; the live stores besides need
+# protoc and the servers, which are installed where this runs as root on Debian.
 #
 #   scripts/test.sh            everything
 #   scripts/test.sh STAGE...   only these stages, in this order
 #
-# Each stage has a time limit, so that a hang is a failure with a name.
+# COORD_REQUIRE=redis,etcd,postgres,containers makes it a failure if one of these cannot be tested here; else what is missing is said and left
+# out. Each stage has a time limit, so that a hang is a failure with a name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-stages=(format lint docs features tests quickstart)
+stages=(setup format lint docs features tests stores containers quickstart)
 if [ $# -gt 0 ]; then stages=("$@"); fi
 
+require=",${COORD_REQUIRE:-},"
+export COORD_REQUIRE=${COORD_REQUIRE:-}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+required() { case $require in *",$1,"*) return 0 ;; *) return 1 ;; esac; }
+postgres_home() { find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V | tail -1; }
+engine() { have dockerd && have docker; }
+
+# What this machine can test.
+crates=()      # what is left out of the workspace
+stores=()      # the live stores that have a server here
+look() {
+    crates=()
+    stores=()
+    have protoc || crates=(--exclude coord-etcd)
+    if have redis-server; then stores+=(redis); fi
+    if have etcd && have protoc; then stores+=(etcd); fi
+    if [ -n "$(postgres_home)" ]; then stores+=(postgres); fi
+    suite=memory,sqlite,servers
+    for store in ${stores[@]+"${stores[@]}"}; do suite=$suite,$store; done
+    # Without protoc, every feature but that of etcd.
+    if have protoc; then all=(--workspace --all-features); else
+        all=(--workspace "${crates[@]}" --features contract-suite/servers,contract-suite/redis,contract-suite/postgres,coord-cli/redis,coord-cli/postgres)
+    fi
+}
+
+stage_setup() {
+    local missing=()
+    have protoc && [ -d /usr/include/google/protobuf ] || missing+=(protobuf-compiler libprotobuf-dev)
+    have redis-server || missing+=(redis-server)
+    have etcd || missing+=(etcd-server)
+    [ -n "$(postgres_home)" ] || missing+=(postgresql)
+    if required containers; then
+        engine || missing+=(docker.io)
+        [ -x /bin/busybox ] || missing+=(busybox-static)
+    fi
+    if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && have apt-get; then
+        limit 300 apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive limit 600 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    fi
+    look
+    local store
+    for store in redis etcd postgres; do
+        case " ${stores[*]-} " in
+            *" $store "*) ;;
+            *) absent "$store" "its server is not installed$([ "$store" != etcd ] || have protoc || echo ', or protoc is not')" ;;
+        esac
+    done
+}
+
+absent() { # absent STORE WHY
+    echo "== $1 is not tested here: $2" >&2
+    if required "$1"; then
+        echo "and COORD_REQUIRE names it" >&2
+        return 1
+    fi
+}
+
 stage_format() { limit 120 cargo fmt --all --check; }
-stage_lint() { limit 1200 cargo clippy --workspace --all-targets --all-features --locked -- -D warnings; }
-stage_docs() { RUSTDOCFLAGS="-D warnings" limit 1200 cargo doc --workspace --no-deps --all-features --locked; }
+stage_lint() { limit 2400 cargo clippy "${all[@]}" --all-targets --locked -- -D warnings; }
+stage_docs() { RUSTDOCFLAGS="-D warnings" limit 1200 cargo doc "${all[@]}" --no-deps --locked; }
 
 # Every feature alone, and none.
 stage_features() {
@@ -21,16 +81,76 @@ stage_features() {
     for crate in coord-connect coord-cli contract-suite; do
         limit 600 cargo check --quiet --locked -p "$crate" --no-default-features
         for feature in $(features "$crate"); do
+            if [ "$feature" = etcd ] && ! have protoc; then continue; fi
             limit 600 cargo check --quiet --locked -p "$crate" --no-default-features --features "$feature"
         done
     done
 }
 
-stage_tests() { limit 2400 cargo test --workspace --locked; }
+# Everything that needs no server.
+stage_tests() { limit 2400 cargo test --workspace ${crates[@]+"${crates[@]}"} --locked; }
+
+# The suite and the crates of the live stores, with servers of this machine that the tests start, hurt and stop themselves.
+stage_stores() {
+    local store
+    for store in ${stores[@]+"${stores[@]}"}; do
+        COORD_LOCAL_SERVERS=1 limit 1500 cargo test --locked -p contract-suite --features "$suite" --test "$store" -- --test-threads 4
+        for topology in contract-suite/tests/"$store"_*.rs; do
+            [ -e "$topology" ] || continue
+            COORD_LOCAL_SERVERS=1 limit 900 cargo test --locked -p contract-suite --features "$suite" --test "$(basename "$topology" .rs)"
+        done
+    done
+}
+
+# The suite once more with servers in containers. Without a registry the images are made of the servers that are installed here.
+stage_containers() {
+    if ! engine || [ "$(id -u)" != 0 ]; then
+        absent containers "there is no container engine that this user may start"
+        return
+    fi
+    local folder pid store
+    folder=$(mktemp -d)
+    dockerd --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/pid" -H "unix://$folder/docker.sock" \
+        -H tcp://127.0.0.1:23750 --tls=false --iptables=false --ip-forward=false --ip-masq=false --bip 172.30.77.1/24 --ip 127.0.0.1 \
+        >"$folder/log" 2>&1 &
+    pid=$!
+    trap 'stop_engine "$folder" "$pid"' EXIT
+    export DOCKER_HOST=tcp://127.0.0.1:23750
+    local tries=0
+    until docker version >/dev/null 2>&1; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 200 ] || ! kill -0 "$pid" 2>/dev/null; then
+            tail -5 "$folder/log" >&2
+            absent containers "the container engine does not start here"
+            return
+        fi
+        sleep 0.1
+    done
+    limit 300 scripts/images.sh "$folder/images"
+    for store in ${stores[@]+"${stores[@]}"}; do
+        limit 1200 cargo test --locked -p contract-suite --features "$suite,containers" --test "$store" -- --test-threads 4
+    done
+    unset DOCKER_HOST
+    trap - EXIT
+    stop_engine "$folder" "$pid"
+}
+
+stop_engine() { # stop_engine FOLDER PID: with everything that runs in it
+    local containers
+    containers=$(docker -H tcp://127.0.0.1:23750 ps -aq 2>/dev/null || true)
+    if [ -n "$containers" ]; then
+        # shellcheck disable=SC2086
+        docker -H tcp://127.0.0.1:23750 rm -f $containers >/dev/null 2>&1 || true
+    fi
+    kill "$2" 2>/dev/null || true
+    wait "$2" 2>/dev/null || true
+    ip link del docker0 2>/dev/null || true
+    rm -rf "$1"
+}
 
 # The main job as README names it: all tasks end done, and a second run says so at once.
 stage_quickstart() {
-    limit 1200 cargo build --release --locked -p coord-cli
+    limit 1500 cargo build --release --locked -p coord-cli
     local folder
     folder=$(mktemp -d)
     limit 120 cargo run --release --locked -p coord-cli -- run examples/quickstart.toml --store "sqlite:$folder/coord.db"
@@ -57,6 +177,7 @@ for stage in "${stages[@]}"; do
         exit 2
     fi
 done
+look
 for stage in "${stages[@]}"; do
     echo "== $stage" >&2
     started=$SECONDS

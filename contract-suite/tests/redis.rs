@@ -1,24 +1,14 @@
-//! The suite on Redis: a given server, or one of this machine.
+//! The suite on Redis: a given server, one of this machine, or one in a container.
 
 use std::process::ExitCode;
 
-use contract_suite::servers::redis::RedisHarness;
+use contract_suite::servers::redis::{REDIS, RedisHarness};
 
-#[allow(clippy::print_stderr, reason = "the test program has no other way to say why it has no harness")]
 fn main() -> ExitCode {
-    // The wire to the server lives on this runtime, beside that of the suite.
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("no asynchronous runtime: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(RedisHarness::from_environment()) {
-        Ok(harness) => contract_suite::main(harness),
-        Err(error) => {
-            eprintln!("Redis: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    contract_suite::servers::main(
+        &REDIS,
+        RedisHarness::from_environment,
+        RedisHarness::given,
+        RedisHarness::nowhere,
+    )
 }

@@ -8,7 +8,7 @@ use coord_core::{Backend, BackendError, Key, Namespace};
 use coord_etcd::{EtcdBackend, EtcdConfig};
 use etcd_client::Client;
 
-use super::{Image, Launch, Place, Ready, Server, ServerProcess, Store, free_port, fresh_folder};
+use super::{Image, Launch, Place, Ready, ServerProcess, Store, free_port, fresh_folder};
 use crate::harness::{Control, ControlError, Cut, Harness, ServerControl};
 use crate::wire::{Forwarder, Http2};
 
@@ -18,7 +18,19 @@ pub const ETCD: Store = Store {
     variable: "COORD_ETCD_URL",
     programs: &["etcd"],
     folders: &["/usr/bin", "/usr/local/bin"],
-    image: Image { name: "quay.io/coreos/etcd", tag: "v3.4.23", port: 2379 },
+    image: Image {
+        name: "quay.io/coreos/etcd",
+        tag: "v3.4.23",
+        port: 2379,
+        command: &[
+            "/usr/local/bin/etcd",
+            "--data-dir=/etcd-data",
+            "--listen-client-urls=http://0.0.0.0:2379",
+            "--advertise-client-urls=http://0.0.0.0:2379",
+        ],
+        environment: &[],
+        url: "etcd://127.0.0.1:PORT",
+    },
 };
 
 /// The suite's etcd. The several processes of a clause are given its URL by `COORD_ETCD_URL`.
@@ -30,7 +42,7 @@ pub struct EtcdHarness {
 
 /// One server of this machine, and the wire to it.
 struct LocalEtcd {
-    server: Server,
+    server: ServerProcess,
     port: u16,
     wire: Forwarder,
 }
@@ -44,22 +56,20 @@ impl EtcdHarness {
         match Place::of(&ETCD) {
             Place::Given(url) => Ok(EtcdHarness { url: Ok(url), local: None }),
             Place::Local(programs) => Ok(EtcdHarness::controlled(LocalEtcd::start(programs).await?)),
-            #[cfg(feature = "containers")]
-            Place::Container => match LocalEtcd::contained().await {
-                Ok(local) => Ok(EtcdHarness::controlled(local)),
-                Err(why) => Ok(EtcdHarness { url: Err(why.to_string()), local: None }),
-            },
-            #[cfg(not(feature = "containers"))]
-            Place::Container => {
-                Ok(EtcdHarness { url: Err("this build starts no containers".into()), local: None })
-            }
-            Place::Nowhere(why) => Ok(EtcdHarness { url: Err(why), local: None }),
+            Place::Container => Ok(EtcdHarness::nowhere("no container has been started".into())),
+            Place::Nowhere(why) => Ok(EtcdHarness::nowhere(why)),
         }
     }
 
     fn controlled(local: LocalEtcd) -> Self {
         let url = format!("etcd://{}/?request_timeout=2s&connect_timeout=500ms", local.wire.address());
         EtcdHarness { url: Ok(url), local: Some(local) }
+    }
+
+    /// No server: why.
+    #[must_use]
+    pub fn nowhere(why: String) -> Self {
+        EtcdHarness { url: Err(why), local: None }
     }
 
     /// A server that runs already.
@@ -74,22 +84,10 @@ impl LocalEtcd {
         let port = free_port(1, 1)?;
         let [program] = programs.try_into().map_err(|_| "etcd is one program")?;
         let server = ServerProcess::start(launch(program, "default", &[("default", port)])?).await?;
-        LocalEtcd::behind_wire(Server::Process(server), port).await
+        LocalEtcd::behind_wire(server, port).await
     }
 
-    #[cfg(feature = "containers")]
-    async fn contained() -> Result<Self, ControlError> {
-        let command = [
-            "/usr/local/bin/etcd",
-            "--data-dir=/etcd-data",
-            "--listen-client-urls=http://0.0.0.0:2379",
-            "--advertise-client-urls=http://0.0.0.0:2379",
-        ];
-        let (server, port) = super::ServerContainer::start(&ETCD.image, &command, &[], ready).await?;
-        LocalEtcd::behind_wire(Server::Container(server), port).await
-    }
-
-    async fn behind_wire(server: Server, port: u16) -> Result<Self, ControlError> {
+    async fn behind_wire(server: ServerProcess, port: u16) -> Result<Self, ControlError> {
         let wire = Forwarder::start(format!("127.0.0.1:{port}"), || Box::new(Http2::default())).await?;
         Ok(LocalEtcd { server, port, wire })
     }
@@ -191,11 +189,11 @@ impl ServerControl for LocalEtcd {
     }
 
     async fn pause(&self) -> Result<(), ControlError> {
-        self.server.pause().await
+        self.server.pause()
     }
 
     async fn resume(&self) -> Result<(), ControlError> {
-        self.server.resume().await
+        self.server.resume()
     }
 
     async fn cut(&self, cut: Cut) -> Result<(), ControlError> {

@@ -20,8 +20,9 @@ pub mod trials;
 mod watchdog;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use crate::ControlError;
+use crate::{ControlError, Harness};
 
 #[cfg(feature = "containers")]
 pub use container::ServerContainer;
@@ -51,66 +52,12 @@ pub struct Image {
     pub tag: &'static str,
     /// The port that the server listens on in its container.
     pub port: u16,
-}
-
-/// One running server that the suite may hurt.
-#[derive(Debug)]
-pub enum Server {
-    /// A process of this machine.
-    Process(ServerProcess),
-    /// A container.
-    #[cfg(feature = "containers")]
-    Container(ServerContainer),
-}
-
-impl Server {
-    /// Kills it at once, as `kill -9` does.
-    ///
-    /// # Errors
-    /// If it is not gone in time.
-    pub async fn kill(&self) -> Result<(), ControlError> {
-        match self {
-            Server::Process(server) => server.kill().await,
-            #[cfg(feature = "containers")]
-            Server::Container(server) => server.kill().await,
-        }
-    }
-
-    /// Starts it again on its data, and waits until it accepts requests.
-    ///
-    /// # Errors
-    /// If it does not in time.
-    pub async fn restart(&self) -> Result<(), ControlError> {
-        match self {
-            Server::Process(server) => server.restart().await,
-            #[cfg(feature = "containers")]
-            Server::Container(server) => server.restart().await,
-        }
-    }
-
-    /// Stops it without closing anything.
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub async fn pause(&self) -> Result<(), ControlError> {
-        match self {
-            Server::Process(server) => server.pause(),
-            #[cfg(feature = "containers")]
-            Server::Container(server) => server.pause().await,
-        }
-    }
-
-    /// Lets a paused one work on.
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub async fn resume(&self) -> Result<(), ControlError> {
-        match self {
-            Server::Process(server) => server.resume(),
-            #[cfg(feature = "containers")]
-            Server::Container(server) => server.resume().await,
-        }
-    }
+    /// The command that is run in it.
+    pub command: &'static [&'static str],
+    /// The environment variables that it needs.
+    pub environment: &'static [(&'static str, &'static str)],
+    /// The URL of the server; `PORT` stands for its port on loopback.
+    pub url: &'static str,
 }
 
 /// Where the server of a run is.
@@ -149,6 +96,41 @@ impl Place {
             )),
         }
     }
+}
+
+/// The suite as a test program for one kind of store: `from_environment` starts or finds the server as [`Place::of`] says, `given` makes
+/// the harness of a server that runs behind a URL, `nowhere` that of none, with the reason.
+pub fn main<H: Harness, F: Future<Output = Result<H, ControlError>>>(
+    store: &Store,
+    from_environment: impl FnOnce() -> F,
+    given: impl FnOnce(String) -> H,
+    nowhere: impl FnOnce(String) -> H,
+) -> ExitCode {
+    // The wire to the server, or what removes its container, lives on this runtime, beside that of the suite.
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(store, &error),
+    };
+    let _entered = runtime.enter();
+    if Place::of(store) == Place::Container {
+        #[cfg(feature = "containers")]
+        return match runtime.block_on(ServerContainer::start(&store.image)) {
+            // The container lives until the suite has ended.
+            Ok(container) => crate::main(given(container.url().to_owned())),
+            Err(why) => crate::main(nowhere(why.to_string())),
+        };
+    }
+    let _ = (given, nowhere);
+    match runtime.block_on(from_environment()) {
+        Ok(harness) => crate::main(harness),
+        Err(error) => failed(store, &*error),
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "a test program has no other way to say why it has no harness")]
+fn failed(store: &Store, error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("{}: {error}", store.name);
+    ExitCode::FAILURE
 }
 
 /// Whether containers can be started, else why not. (Whether an engine answers is seen when one is started.)

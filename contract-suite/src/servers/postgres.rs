@@ -20,6 +20,15 @@ pub const POSTGRES: Store = Store {
     variable: "COORD_POSTGRES_URL",
     programs: &["postgres", "initdb", "pg_basebackup"],
     folders: &["/usr/lib/postgresql/*/bin", "/usr/pgsql/bin", "/usr/local/pgsql/bin"],
+    image: super::Image {
+        name: "postgres",
+        tag: "15",
+        port: 5432,
+        command: &["-c", "fsync=on"],
+        // For a store on loopback that lives as long as a test.
+        environment: &[("POSTGRES_PASSWORD", "coord")],
+        url: "postgres://postgres:coord@127.0.0.1:PORT/postgres",
+    },
 };
 
 /// The programs of PostgreSQL on this machine, and the user that they run as.
@@ -279,11 +288,15 @@ impl PostgresHarness {
                 let server = programs.primary(&[]).await?;
                 PostgresHarness::local(programs, server, "").await
             }
-            Place::Container => {
-                Ok(PostgresHarness { url: Err("no container has been started".into()), local: None })
-            }
-            Place::Nowhere(why) => Ok(PostgresHarness { url: Err(why), local: None }),
+            Place::Container => Ok(PostgresHarness::nowhere("no container has been started".into())),
+            Place::Nowhere(why) => Ok(PostgresHarness::nowhere(why)),
         }
+    }
+
+    /// No server: why.
+    #[must_use]
+    pub fn nowhere(why: String) -> Self {
+        PostgresHarness { url: Err(why), local: None }
     }
 
     /// A server that runs already.

@@ -24,7 +24,14 @@ pub const REDIS: Store = Store {
     variable: "COORD_REDIS_URL",
     programs: &["redis-server"],
     folders: &["/usr/bin", "/usr/local/bin"],
-    image: super::Image { name: "redis", tag: "7.0", port: 6379 },
+    image: super::Image {
+        name: "redis",
+        tag: "7.0",
+        port: 6379,
+        command: &["--appendonly", "yes", "--appendfsync", "always", "--save", ""],
+        environment: &[],
+        url: "redis://127.0.0.1:PORT",
+    },
 };
 
 /// The settings with which nothing that was acknowledged is lost.
@@ -55,7 +62,6 @@ impl RedisHarness {
     /// # Errors
     /// If a server that should start does not.
     pub async fn from_environment() -> Result<Self, ControlError> {
-        let nowhere = |why| RedisHarness { url: Err(why), local: None, faulty: Mutex::default() };
         match Place::of(&REDIS) {
             Place::Given(url) => Ok(RedisHarness::given(url)),
             Place::Local(programs) => {
@@ -64,9 +70,15 @@ impl RedisHarness {
                 let url = format!("redis://{}/?response_timeout=2s&connect_timeout=1s", local.wire.address());
                 Ok(RedisHarness { url: Ok(url), local: Some(local), faulty: Mutex::default() })
             }
-            Place::Container => Ok(nowhere("no container has been started".into())),
-            Place::Nowhere(why) => Ok(nowhere(why)),
+            Place::Container => Ok(RedisHarness::nowhere("no container has been started".into())),
+            Place::Nowhere(why) => Ok(RedisHarness::nowhere(why)),
         }
+    }
+
+    /// No server: why.
+    #[must_use]
+    pub fn nowhere(why: String) -> Self {
+        RedisHarness { url: Err(why), local: None, faulty: Mutex::default() }
     }
 
     /// A server that runs already.
