@@ -1,6 +1,6 @@
 //! B10, B15, B17: what an applied transaction does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coord_core::{Assert, Backend, Entry, Key, Mutation, Version};
 use rand::RngExt as _;
@@ -9,6 +9,7 @@ use rand::seq::IndexedRandom as _;
 use crate::clause::{Clause, Layer, Needs, Outcome, VerdictContext};
 use crate::context::{Context, remove_all};
 use crate::probe::{Contents, Probe, key, put, same_contents};
+use crate::race::{Leg, Racers, Storm};
 use crate::{ensure, ensure_eq};
 
 pub(crate) const CLAUSES: &[Clause] = &[
@@ -38,7 +39,8 @@ pub(crate) const CLAUSES: &[Clause] = &[
 async fn applied(cx: Context) -> Outcome {
     counts_are_each_keys_own(&cx).await?;
     kinds_of_transactions(&cx).await?;
-    walk(&cx).await
+    walk(&cx).await?;
+    side_by_side(&cx).await.at("while others write")
 }
 
 /// Keys that were written a different number of times move by one each, and only those that are written.
@@ -189,6 +191,59 @@ async fn walk(cx: &Context) -> Outcome {
     Ok(())
 }
 
+/// How often a client has put the shared key, and what it has seen there.
+type Seen = (u64, Vec<(Version, Vec<u8>)>);
+
+/// Clients put one key unconditionally, and each a key of its own by compare-and-set, which nobody else can make fail.
+async fn side_by_side(cx: &Context) -> Outcome {
+    const CLIENTS: usize = 3;
+    let handles = cx.handles(CLIENTS).await?;
+    let shared = key("shared");
+    let legs: Vec<Leg<Seen>> = (0..CLIENTS)
+        .map(|client| -> Leg<Seen> {
+            let (handle, shared, cx) = (handles[client].clone(), shared.clone(), cx.clone());
+            Box::pin(async move {
+                let own = key(format!("own/{client}"));
+                let (mut last, mut written, mut seen) = (Version::MISSING, 0, Vec::new());
+                for round in cx.rounds(30, 3_000) {
+                    let unique = format!("{client} {round}");
+                    handle.commit(&[], &[Mutation::put(shared.clone(), unique.clone())]).await?;
+                    written += 1;
+                    let asserts = [Assert::version(own.clone(), last)];
+                    handle
+                        .commit(&asserts, &[Mutation::put(own.clone(), unique)])
+                        .await
+                        .at("a key that nobody else touches")?;
+                    let snapshot = handle.look(&[own.clone(), shared.clone()]).await?;
+                    let now = snapshot.require(&own)?.version();
+                    ensure!(
+                        last.next().map_or(now.count() == 1, |next| now == next),
+                        "saw the version of a key that nobody else touches move from {last} to {now}"
+                    );
+                    last = now;
+                    if let Entry::Present { version, value } = snapshot.require(&shared)? {
+                        seen.push((*version, value.to_vec()));
+                    }
+                }
+                Ok((written, seen))
+            })
+        })
+        .collect();
+    let results = Racers::new(cx, CLIENTS).run(legs).await?;
+    let written: u64 = results.iter().map(|(written, _)| written).sum();
+    ensure_eq!(
+        handles[0].version(&shared).await?.count(),
+        written,
+        "the count of a key that was put so often, unconditionally, by several clients"
+    );
+    let mut values = BTreeMap::new();
+    for (version, value) in results.into_iter().flat_map(|(_, seen)| seen) {
+        let first = values.entry(version).or_insert_with(|| value.clone());
+        ensure!(*first == value, "saw the version {version} with two values");
+    }
+    Ok(())
+}
+
 fn version_in(contents: &Contents, key: &Key) -> Version {
     contents.get(key).map_or(Version::MISSING, Entry::version)
 }
@@ -249,7 +304,48 @@ async fn without_asserts_or_mutations(cx: Context) -> Outcome {
             same_contents(&handles[1].contents().await?, &before).at("after a check that does not hold")?;
         }
     }
-    Ok(())
+    judged_at_one_instant(&cx).await.at("checks of two keys that always move together")
+}
+
+/// Two keys that every write moves together never have the versions of two instants, so an assert of one each never holds.
+async fn judged_at_one_instant(cx: &Context) -> Outcome {
+    let handles = cx.handles(3).await?;
+    let pair = [key("left"), key("right")];
+    let both = |value: u64| pair.clone().map(|name| Mutation::put(name, value.to_string()));
+    handles[0].commit(&[], &both(0)).await?;
+    let mut storm = Storm::new(cx);
+    let (writer, names) = (handles[0].clone(), pair.clone());
+    storm = storm.writer(move |n| {
+        let (writer, puts) = (writer.clone(), names.clone().map(|name| Mutation::put(name, n.to_string())));
+        Box::pin(async move { writer.commit(&[], &puts).await })
+    });
+    for handle in &handles[1..] {
+        let (handle, pair) = (handle.clone(), pair.clone());
+        storm = storm.reader(move |n| {
+            let (handle, pair) = (handle.clone(), pair.clone());
+            Box::pin(async move {
+                let snapshot = handle.look(&pair).await?;
+                let [left, right] =
+                    pair.each_ref().map(|name| snapshot.get(name).map_or(Version::MISSING, Entry::version));
+                // The next version of one of them, which it will have at the very moment at which the other one moves on too.
+                let (Some(next_left), Some(next_right)) = (left.next(), right.next()) else {
+                    crate::fail!("saw {left} and {right}, of keys that are never deleted");
+                };
+                let [l, r] = pair;
+                let mut asserts = match n % 2 {
+                    0 => vec![Assert::version(l, left), Assert::version(r, next_right)],
+                    _ => vec![Assert::version(l, next_left), Assert::version(r, right)],
+                };
+                if n / 2 % 2 == 1 {
+                    asserts.reverse();
+                }
+                let writes = [put("third", n.to_string())];
+                handle.refuse(&asserts, &writes[..(n / 4 % 2) as usize]).await?;
+                Ok(left.count())
+            })
+        });
+    }
+    storm.blow().await
 }
 
 async fn equal_bytes(cx: Context) -> Outcome {

@@ -127,99 +127,147 @@ enum Before {
     OneOfEach,
 }
 
+/// What each of two racers asserts.
+#[derive(Clone, Copy, Debug)]
+enum Asserted {
+    /// Both keys.
+    Both,
+    /// Only the key that the other one writes.
+    TheOthers,
+    /// Both keys, after 46 others that nobody writes.
+    BothAndMore,
+}
+
+/// How many pairs of keys two racers go through in one round. The first one they reach together; over the next ones they drift.
+const PAIRS: usize = 12;
+
 async fn write_skew(cx: Context) -> Outcome {
     let handles = cx.handles(2).await?;
+    let more: Vec<Key> = (0..46).map(|n| key(format!("more/{n:02}"))).collect();
+    let puts: Vec<Mutation> = more.iter().step_by(2).map(|key| Mutation::put(key.clone(), "x")).collect();
+    handles[0].commit(&[], &puts).await?;
+    let snapshot = handles[0].look(&more).await?;
+    let more: Vec<Assert> =
+        snapshot.iter().map(|(name, entry)| Assert::version(name.clone(), entry.version())).collect();
     let mut threads = Racers::new(&cx, 2);
     for before in [Before::Present, Before::Absent, Before::OneOfEach] {
         for deleting in [false, true] {
             if deleting && matches!(before, Before::Absent) {
                 continue;
             }
-            for both_asserted in [true, false] {
+            for asserted in [Asserted::Both, Asserted::TheOthers, Asserted::BothAndMore] {
+                let skew = Skew { before, deleting, asserted, more: more.clone() };
                 let place = format!(
-                    "{before:?}, {}, {}",
-                    if deleting { "deleting" } else { "putting" },
-                    if both_asserted { "both asserted" } else { "each asserts the other's" }
+                    "{before:?}, {}, asserting {asserted:?}",
+                    if deleting { "deleting" } else { "putting" }
                 );
-                skew(&cx, &handles, &mut threads, before, deleting, both_asserted).await.at(place)?;
+                skew.run(&cx, &handles, &mut threads).await.at(place)?;
             }
         }
     }
     Ok(())
 }
 
-async fn skew(
-    cx: &Context,
-    handles: &[Arc<dyn Backend>],
-    threads: &mut Racers<TxnOutcome>,
+struct Skew {
     before: Before,
     deleting: bool,
-    both_asserted: bool,
-) -> Outcome {
-    let names = [key("skew/x"), key("skew/y")];
-    let mut applied = [0_usize; 2];
-    for round in cx.rounds_within(Duration::from_millis(120), 20, 1_500) {
-        let mut setup = Vec::new();
-        for (n, name) in names.iter().enumerate() {
-            let present = match before {
-                Before::Present => true,
-                Before::Absent => false,
-                Before::OneOfEach => n == round % 2,
-            };
-            setup.push(if present {
-                Mutation::put(name.clone(), "0")
-            } else {
-                Mutation::delete(name.clone())
-            });
-        }
-        handles[0].commit(&[], &setup).await?;
-        let snapshot = handles[1].look(&names).await?;
-        let versions = [snapshot.require(&names[0])?.version(), snapshot.require(&names[1])?.version()];
-        let legs: Vec<Leg<TxnOutcome>> = (0..2)
-            .map(|racer| -> Leg<TxnOutcome> {
-                let (handle, names) = (handles[racer].clone(), names.clone());
-                Box::pin(async move {
-                    let mut asserts: Vec<Assert> = (0..2)
-                        .filter(|n| both_asserted || *n != racer)
-                        .map(|n| Assert::version(names[n].clone(), versions[n]))
-                        .collect();
-                    // The racers name the keys in opposite orders.
-                    if racer == 1 {
-                        asserts.reverse();
-                    }
-                    let own = names[racer].clone();
-                    // A delete of an absent key changes nothing, so it would not be in the other one's way.
-                    let mutation = if deleting && !versions[racer].is_missing() {
-                        Mutation::delete(own)
-                    } else {
-                        Mutation::put(own, racer.to_string())
+    asserted: Asserted,
+    more: Vec<Assert>,
+}
+
+impl Skew {
+    async fn run(
+        &self,
+        cx: &Context,
+        handles: &[Arc<dyn Backend>],
+        threads: &mut Racers<Vec<TxnOutcome>>,
+    ) -> Outcome {
+        let pairs: Vec<[Key; 2]> =
+            (0..PAIRS).map(|n| [key(format!("skew/{n}/x")), key(format!("skew/{n}/y"))]).collect();
+        let names = pairs.as_flattened();
+        for round in cx.rounds_within(Duration::from_millis(100), 3, 400) {
+            let setup: Vec<Mutation> = (names.iter().enumerate())
+                .map(|(n, name)| {
+                    let present = match self.before {
+                        Before::Present => true,
+                        Before::Absent => false,
+                        Before::OneOfEach => (n + n / 2 + round) % 2 == 0,
                     };
-                    handle.attempt(&asserts, &[mutation]).await
+                    if present { Mutation::put(name.clone(), "0") } else { Mutation::delete(name.clone()) }
                 })
-            })
-            .collect();
-        let outcomes = threads.run(legs).await?;
-        let count = outcomes.iter().filter(|outcome| outcome.is_applied()).count();
-        ensure!(
-            count == 1,
-            "saw {count} of two transactions applied in round {round}, where each asserts what the other one writes"
-        );
-        let winner = usize::from(outcomes[1].is_applied());
-        applied[winner] += 1;
-        let after = handles[winner].look(&names).await?;
-        let loser = &names[1 - winner];
-        ensure_eq!(
-            after.require(loser)?.version(),
-            versions[1 - winner],
-            "the version of the key that the loser wanted"
-        );
-        ensure!(
-            after.require(&names[winner])?.version() != versions[winner],
-            "saw the winner's key unmoved at {}",
-            versions[winner]
-        );
+                .collect();
+            handles[0].commit(&[], &setup).await?;
+            let snapshot = handles[1].look(names).await?;
+            let versions: Vec<[Version; 2]> = (pairs.iter())
+                .map(|pair| {
+                    pair.each_ref().map(|name| snapshot.get(name).map_or(Version::MISSING, Entry::version))
+                })
+                .collect();
+            let legs: Vec<Leg<Vec<TxnOutcome>>> =
+                (0..2).map(|racer| self.leg(handles[racer].clone(), &pairs, &versions, racer)).collect();
+            let outcomes = threads.run(legs).await?;
+            let after = handles[round % 2].look(names).await?;
+            for (n, (pair, versions)) in pairs.iter().zip(&versions).enumerate() {
+                let won: Vec<usize> = (0..2).filter(|racer| outcomes[*racer][n].is_applied()).collect();
+                let [winner] = won[..] else {
+                    fail!(
+                        "saw {} of two transactions applied in round {round}, where each asserts what the other one writes",
+                        won.len()
+                    );
+                };
+                let (theirs, ours) = (&pair[1 - winner], &pair[winner]);
+                ensure_eq!(
+                    after.require(theirs)?.version(),
+                    versions[1 - winner],
+                    "the version of the key that the loser wanted to write"
+                );
+                ensure!(
+                    after.require(ours)?.version() != versions[winner],
+                    "saw the winner's key unmoved at {}",
+                    versions[winner]
+                );
+            }
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// One racer's way through all pairs. The racers name the keys in opposite orders.
+    fn leg(
+        &self,
+        handle: Arc<dyn Backend>,
+        pairs: &[[Key; 2]],
+        versions: &[[Version; 2]],
+        racer: usize,
+    ) -> Leg<Vec<TxnOutcome>> {
+        let mut todo = Vec::new();
+        for (pair, versions) in pairs.iter().zip(versions) {
+            let mut asserts = match self.asserted {
+                Asserted::BothAndMore => self.more.clone(),
+                _ => Vec::new(),
+            };
+            let order = if racer == 0 { [0, 1] } else { [1, 0] };
+            for n in
+                order.into_iter().filter(|n| !matches!(self.asserted, Asserted::TheOthers) || *n != racer)
+            {
+                asserts.push(Assert::version(pair[n].clone(), versions[n]));
+            }
+            let own = pair[racer].clone();
+            // A delete of an absent key changes nothing, so it would not be in the other one's way.
+            let mutation = if self.deleting && !versions[racer].is_missing() {
+                Mutation::delete(own)
+            } else {
+                Mutation::put(own, racer.to_string())
+            };
+            todo.push((asserts, mutation));
+        }
+        Box::pin(async move {
+            let mut outcomes = Vec::with_capacity(todo.len());
+            for (asserts, mutation) in todo {
+                outcomes.push(handle.attempt(&asserts, &[mutation]).await?);
+            }
+            Ok(outcomes)
+        })
+    }
 }
 
 async fn crossing_orders(cx: Context) -> Outcome {

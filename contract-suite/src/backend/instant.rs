@@ -1,6 +1,7 @@
 //! B05: a snapshot is one instant.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use coord_core::{Assert, Backend, Entry, Key, Mutation, Snapshot};
 use rand::RngExt as _;
@@ -117,20 +118,33 @@ async fn stamps(cx: &Context, asked: &[Key], written: Vec<Key>) -> Outcome {
             Box::pin(async move { handle.commit(&[], &puts).await })
         });
     }
+    let known: Arc<Mutex<BTreeMap<u64, u64>>> = Arc::default();
     // One reader has a handle of its own, the other one shares that of a writer.
     for (reader, handle) in [(0, handles[2].clone()), (1, handles[1].clone())] {
         let (asked, written, mut rng) = (asked.clone(), written.clone(), cx.rng(20 + reader));
+        let known = known.clone();
         storm = storm.reader(move |_| {
-            let (handle, written) = (handle.clone(), written.clone());
+            let (handle, written, known) = (handle.clone(), written.clone(), known.clone());
             let mut order = asked.to_vec();
             order.shuffle(&mut rng);
-            Box::pin(async move { one_number(&handle.look(&order).await?, &written) })
+            Box::pin(async move {
+                let (count, stamp) = one_number(&handle.look(&order).await?, &written)?;
+                let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+                let first = *known.entry(count).or_insert(stamp);
+                ensure_eq!(
+                    stamp,
+                    first,
+                    "the number that belongs to the count {count}, which was another one before"
+                );
+                Ok(count)
+            })
         });
     }
     storm.blow().await
 }
 
-fn one_number(snapshot: &Snapshot, written: &[Key]) -> Result<u64, Verdict> {
+/// How often all keys were written, by their versions, and the number that they all have.
+fn one_number(snapshot: &Snapshot, written: &[Key]) -> Result<(u64, u64), Verdict> {
     let first = snapshot.require(&written[0])?;
     let (stamp, count) = (number(first)?, first.version().count());
     for key in written {
@@ -143,7 +157,7 @@ fn one_number(snapshot: &Snapshot, written: &[Key]) -> Result<u64, Verdict> {
         );
         ensure_eq!(entry.version().count(), count, "how often {key:?} was written, by the same snapshot");
     }
-    Ok(count)
+    Ok((count, stamp))
 }
 
 /// Of each two keys one is there at any instant: a transaction deletes one and creates the other, for all pairs.

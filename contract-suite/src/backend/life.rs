@@ -91,7 +91,27 @@ async fn lives(cx: Context) -> Outcome {
         past.born(ender.version(&name).await?)?;
         ender.unset(&name).await?;
     }
+    alone(&cx).await.at("as the only key of its namespace")?;
     racing_lives(&cx, &name, &mut past).await.at("several clients at a time")
+}
+
+/// With every death nothing at all is left.
+async fn alone(cx: &Context) -> Outcome {
+    let namespace = cx.fresh_namespace();
+    let handles = [cx.open_in(&namespace).await?, cx.open_in(&namespace).await?];
+    let (one, two) = (key("one"), key("two"));
+    let (mut past, mut past_of_two) = (Past::default(), Past::default());
+    for round in 0..20 {
+        let (a, b) = (&handles[round % 2], &handles[round / 2 % 2]);
+        a.commit(&[], &[Mutation::put(one.clone(), "v"), Mutation::put(two.clone(), "v")]).await?;
+        past.born(b.version(&one).await?)?;
+        past_of_two.born(b.version(&two).await?)?;
+        b.commit(&[], &[Mutation::delete(two.clone()), Mutation::delete(one.clone())]).await?;
+        ensure_eq!(a.list("").await?, [], "the keys of a namespace whose keys were all deleted");
+        past.born(create(&**b, &one).await?)?;
+        a.unset(&one).await?;
+    }
+    Ok(())
 }
 
 async fn deletes(cx: &Context) -> Outcome {

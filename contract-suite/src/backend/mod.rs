@@ -3,7 +3,6 @@
 mod cancel;
 mod commit;
 mod contend;
-mod foreign;
 mod fresh;
 mod instant;
 mod large;
@@ -26,7 +25,6 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
     cancel::CLAUSES,
     commit::CLAUSES,
     contend::CLAUSES,
-    foreign::CLAUSES,
     fresh::CLAUSES,
     instant::CLAUSES,
     large::CLAUSES,

@@ -27,6 +27,13 @@ pub(crate) const CLAUSES: &[Clause] = &[
         needs: Needs::NOTHING,
         body: |cx| Box::pin(order_and_pages(cx)),
     },
+    Clause {
+        id: "B31.limit",
+        layer: Layer::Backend,
+        promise: "10,000 keys of 1,024 bytes come back in one listing, and in one snapshot",
+        needs: Needs::NOTHING,
+        body: |cx| Box::pin(longest_listing(cx)),
+    },
 ];
 
 /// Characters that some store takes for something else than themselves.
@@ -222,6 +229,9 @@ async fn order_and_pages(cx: Context) -> Outcome {
         handles[0].unset(name).await?;
         handles[1].set(name, "and again").await?;
     }
+    for name in shuffled.iter().skip(10).take(40) {
+        handles[1].set(name, "written again").await?;
+    }
     for gone in ["p/aa", "zz", "!"] {
         handles[0].set(&key(gone), "x").await?;
         handles[1].unset(&key(gone)).await?;
@@ -319,4 +329,34 @@ async fn many(cx: &Context, handles: &[Arc<dyn Backend>]) -> Outcome {
     same_keys(&rest, &whole[limits::LISTING_KEYS..], "the page after 10,000")?;
     let from = page(&handles[0], "many/", Some(&keys[49]), limits::LISTING_KEYS).await?;
     same_keys(&from, &whole[50..], "10,000 keys after the 50th")
+}
+
+/// The largest request for a snapshot and the largest answer of a listing: some 10 MiB each.
+async fn longest_listing(cx: Context) -> Outcome {
+    let handles = cx.handles(2).await?;
+    let name = |n: usize| key(format!("{}{n:05}", &"long".repeat(256)[..limits::KEY_BYTES - 5]));
+    let keys: Vec<Key> = (0..limits::LISTING_KEYS).map(name).collect();
+    for handle in &handles {
+        let snapshot = handle.look(&keys).await.at("while all are absent")?;
+        ensure!(snapshot.iter().all(|(_, entry)| !entry.is_present()), "saw a key that was never put");
+    }
+    for part in keys.chunks(1_000) {
+        let puts: Vec<Mutation> = part.iter().map(|key| Mutation::put(key.clone(), "v")).collect();
+        handles[0].commit(&[], &puts).await?;
+    }
+    let whole: Vec<&Key> = keys.iter().collect();
+    for handle in &handles {
+        same_keys(&handle.list("").await?, &whole, "all of them")?;
+        same_keys(
+            &handle.list(&keys[0].as_str()[..limits::KEY_BYTES - 1]).await?,
+            &whole[..10],
+            "ten of them",
+        )?;
+        let snapshot = handle.look(&keys).await.at("while all are there")?;
+        ensure!(
+            snapshot.iter().all(|(_, entry)| entry.version().count() == 1),
+            "saw a key absent or moved that was put once"
+        );
+    }
+    Ok(())
 }

@@ -315,5 +315,17 @@ async fn asserted_twice(cx: Context) -> Outcome {
         1,
         "the count of a key asserted as missing twice"
     );
+    // As often as asserts go.
+    let right = field.right(2);
+    let mut often = vec![right.clone(); 48];
+    handles[0].commit(&often, &[put("bystander", "z")]).await.at("48 times the same")?;
+    for position in [0, 1, 24, 46, 47] {
+        often[position] = field.wrong(2, WRONGS[position % 4]);
+        handles[1]
+            .refuse(&often, &[put("bystander", "w")])
+            .await
+            .at(format!("a contradiction at {position}"))?;
+        often[position] = right.clone();
+    }
     Ok(())
 }

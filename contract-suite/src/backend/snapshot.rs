@@ -143,6 +143,11 @@ async fn store_time(cx: Context) -> Outcome {
         }
         skip!("the store has no clock");
     };
+    // Microseconds since 1970, not another unit: a year between 2020 and 2200.
+    ensure!(
+        (1_577_836_800_000_000..7_258_118_400_000_000).contains(&last.as_micros()),
+        "saw the time {last}, which is hardly now, in microseconds since 1970"
+    );
     // One clock: whatever handle asks, and whatever for, its times never go back. A client's own clock, be it an hour off, would.
     let first = last;
     let wanted = [key("k"), key("absent")];

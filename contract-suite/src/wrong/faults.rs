@@ -14,7 +14,7 @@ use super::flaw::*;
 
 macro_rules! wrong {
     ($id:literal, $clause:literal, $what:literal, $harness:expr) => {
-        Wrong { id: $id, what: $what, clause: $clause, harness: || $harness }
+        Wrong { id: $id, what: $what, clause: $clause, also: &[], harness: || $harness }
     };
 }
 

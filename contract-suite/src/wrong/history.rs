@@ -18,7 +18,7 @@ use super::Wrong;
 
 macro_rules! wrong {
     ($id:literal, $clause:literal, $fault:ident one in $rate:literal, $what:literal) => {
-        Wrong { id: $id, what: $what, clause: $clause, harness: || rarely(Fault::$fault, $rate) }
+        Wrong { id: $id, what: $what, clause: $clause, also: &[], harness: || rarely(Fault::$fault, $rate) }
     };
 }
 

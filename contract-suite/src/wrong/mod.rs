@@ -1,14 +1,26 @@
 //! Backends that are wrong on purpose, each to be turned red by a named clause: the proof that the clauses prove something.
+//!
+//! Those of the three primitives are variations of one small store in memory, which is right if nothing is bent; those about faults lie
+//! over the simulated store.
 
+mod answers;
+mod asserts;
 mod bent;
+mod commits;
 mod faults;
 mod flaw;
+mod harness;
 mod history;
+mod listings;
+mod timing;
+mod toy;
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::harness::Harness;
+
+pub use harness::ToyHarness;
 
 /// A backend that is wrong in one way.
 #[derive(Clone, Copy)]
@@ -19,8 +31,17 @@ pub struct Wrong {
     pub what: &'static str,
     /// The clause that must be red.
     pub clause: &'static str,
+    /// Clauses that must be red, too.
+    pub also: &'static [&'static str],
     /// Makes one, with a store of its own.
     pub harness: fn() -> Arc<dyn Harness>,
+}
+
+impl Wrong {
+    /// Every clause that must be red.
+    pub fn clauses(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.clause).chain(self.also.iter().copied())
+    }
 }
 
 impl fmt::Debug for Wrong {
@@ -30,9 +51,23 @@ impl fmt::Debug for Wrong {
 }
 
 /// All of them, file by file.
-const FILES: &[&[Wrong]] = &[faults::WRONG, history::WRONG];
+const FILES: &[&[Wrong]] = &[
+    asserts::WRONG,
+    commits::WRONG,
+    answers::WRONG,
+    listings::WRONG,
+    timing::WRONG,
+    faults::WRONG,
+    history::WRONG,
+];
 
 /// All of them.
 pub fn backends() -> impl Iterator<Item = &'static Wrong> {
     FILES.iter().copied().flatten()
+}
+
+/// The small right store of which many of them are variations. Every clause that it can be tried on passes.
+#[must_use]
+pub fn right() -> Arc<dyn Harness> {
+    Arc::new(ToyHarness::new(&toy::RIGHT))
 }
