@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc as lanes;
 use std::time::Duration;
 
+use coord_core::{Assert, Backend, Mutation, Txn, TxnOutcome};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
@@ -119,16 +120,104 @@ impl Gate {
     }
 
     fn pass(&self) {
+        self.pass_unless(|| false);
+    }
+
+    /// Whether all came before the end.
+    fn pass_unless(&self, is_over: impl Fn() -> bool) -> bool {
         self.awaited.fetch_sub(1, Ordering::AcqRel);
         let mut spins = 0_u32;
         while self.awaited.load(Ordering::Acquire) > 0 {
-            spins += 1;
+            spins = spins.wrapping_add(1);
             if spins.is_multiple_of(512) {
+                if is_over() {
+                    return false;
+                }
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
             }
         }
+        true
+    }
+}
+
+/// Lets racers go through many steps abreast: each step begins for all of them at one instant.
+pub(crate) struct Lockstep {
+    gates: Vec<Gate>,
+    cx: Context,
+}
+
+/// One racer's step: the answer that it got, and when it asked and was answered.
+pub(crate) struct Step {
+    pub(crate) outcome: TxnOutcome,
+    asked: Duration,
+    answered: Duration,
+}
+
+impl Lockstep {
+    pub(crate) fn new(cx: &Context, racers: usize, steps: usize) -> Arc<Self> {
+        Arc::new(Lockstep { gates: (0..steps).map(|_| Gate::new(racers)).collect(), cx: cx.clone() })
+    }
+
+    /// A transaction, once the others have come to this step. Waits spinning: only for racers that have a thread of their own.
+    ///
+    /// # Errors
+    /// Failed if the others do not come, or if the store fails.
+    pub(crate) async fn step(
+        &self,
+        step: usize,
+        handle: &dyn Backend,
+        asserts: &[Assert],
+        mutation: Mutation,
+    ) -> Result<Step, Verdict> {
+        let txn = Txn::new(asserts.iter().cloned(), [mutation])?;
+        let (start, patience) = (self.cx.elapsed(), self.cx.patience());
+        if !self.gates[step].pass_unless(|| self.cx.elapsed() - start > patience) {
+            fail!("saw a racer wait for another one for {} s", patience.as_secs_f64());
+        }
+        let asked = self.cx.elapsed();
+        let outcome = handle.txn(&txn).await?;
+        Ok(Step { outcome, asked, answered: self.cx.elapsed() })
+    }
+}
+
+/// The rounds of a race in lockstep: until racers have really met often enough, so that a busy machine, where they seldom run at the same
+/// time, does not make a race of no account; but not for ever.
+pub(crate) struct Contest {
+    cx: Context,
+    end: Duration,
+    rounds: usize,
+    least: usize,
+    met: usize,
+    enough: usize,
+}
+
+impl Contest {
+    /// At least so many rounds; then until the racers have met so often, or this time is over.
+    pub(crate) fn new(cx: &Context, least: usize, enough: usize, time: Duration) -> Self {
+        Contest { cx: cx.clone(), end: cx.elapsed() + time, rounds: 0, least, met: 0, enough }
+    }
+
+    /// The next round, if there is another one.
+    pub(crate) fn another(&mut self) -> Option<usize> {
+        let more = self.rounds < self.least || (self.met < self.enough && self.cx.elapsed() < self.end);
+        more.then(|| {
+            self.rounds += 1;
+            self.rounds - 1
+        })
+    }
+
+    /// Counts the steps of a round in which two racers were in the store at the same time.
+    pub(crate) fn count(&mut self, racers: &[Vec<Step>]) {
+        let steps = racers.iter().map(Vec::len).min().unwrap_or(0);
+        self.met += (0..steps)
+            .filter(|step| {
+                let last_asked = racers.iter().map(|steps| steps[*step].asked).max();
+                let first_answered = racers.iter().map(|steps| steps[*step].answered).min();
+                last_asked < first_answered
+            })
+            .count();
     }
 }
 

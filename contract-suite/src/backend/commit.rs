@@ -1,6 +1,8 @@
 //! B10, B15, B17: what an applied transaction does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use coord_core::{Assert, Backend, Entry, Key, Mutation, Version};
 use rand::RngExt as _;
@@ -313,16 +315,30 @@ async fn judged_at_one_instant(cx: &Context) -> Outcome {
     let pair = [key("left"), key("right")];
     let both = |value: u64| pair.clone().map(|name| Mutation::put(name, value.to_string()));
     handles[0].commit(&[], &both(0)).await?;
-    let mut storm = Storm::new(cx);
-    let (writer, names) = (handles[0].clone(), pair.clone());
-    storm = storm.writer(move |n| {
+    // The writer waits for a check to begin, and writes a little later, each time by another little.
+    let begun = Arc::new(AtomicU64::new(0));
+    let (writer, names, seen) = (handles[0].clone(), pair.clone(), begun.clone());
+    let mut storm = Storm::new(cx).writer(move |n| {
         let (writer, puts) = (writer.clone(), names.clone().map(|name| Mutation::put(name, n.to_string())));
-        Box::pin(async move { writer.commit(&[], &puts).await })
+        let seen = seen.clone();
+        Box::pin(async move {
+            let before = seen.load(Ordering::Acquire);
+            for _ in 0..2_000 {
+                if seen.load(Ordering::Acquire) != before {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            for _ in 0..(n % 16) * 40 {
+                std::hint::spin_loop();
+            }
+            writer.commit(&[], &puts).await
+        })
     });
     for handle in &handles[1..] {
-        let (handle, pair) = (handle.clone(), pair.clone());
+        let (handle, pair, begun) = (handle.clone(), pair.clone(), begun.clone());
         storm = storm.reader(move |n| {
-            let (handle, pair) = (handle.clone(), pair.clone());
+            let (handle, pair, begun) = (handle.clone(), pair.clone(), begun.clone());
             Box::pin(async move {
                 let snapshot = handle.look(&pair).await?;
                 let [left, right] =
@@ -340,6 +356,7 @@ async fn judged_at_one_instant(cx: &Context) -> Outcome {
                     asserts.reverse();
                 }
                 let writes = [put("third", n.to_string())];
+                begun.fetch_add(1, Ordering::AcqRel);
                 handle.refuse(&asserts, &writes[..(n / 4 % 2) as usize]).await?;
                 Ok(left.count())
             })

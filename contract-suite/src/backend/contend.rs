@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use coord_core::{Assert, Backend, Entry, Key, Mutation, TxnOutcome, Version, criteria};
+use coord_core::{Assert, Backend, Entry, Key, Mutation, Version, criteria};
 use rand::RngExt as _;
 use rand::seq::SliceRandom as _;
 
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
 use crate::context::Context;
 use crate::probe::{Probe, key};
-use crate::race::{Leg, Racers};
+use crate::race::{Contest, Leg, Lockstep, Racers, Step};
 use crate::{ensure, ensure_eq, fail};
 
 pub(crate) const CLAUSES: &[Clause] = &[
@@ -66,57 +66,87 @@ async fn one_winner(cx: Context) -> Outcome {
             criteria::concurrent_txn(&handles[..1], &name, 8).await.at("concurrent_txn over one handle")?;
         }
     }
-    // The same over threads that start at one instant: puts of a present key, creations of an absent one, deletes.
+    // The same over threads that are abreast at each of many keys: puts of present keys, creations of absent ones, deletes.
     for racers in [2, 3] {
         let mut threads = Racers::new(&cx, racers);
-        for round in cx.rounds(30, 4_000) {
-            let name = key(format!("race/{}", round % 2));
-            let before = handles[0].version(&name).await?;
-            let deleting = !before.is_missing() && round % 6 >= 4;
-            let legs: Vec<Leg<TxnOutcome>> = (0..racers)
-                .map(|racer| -> Leg<TxnOutcome> {
-                    let (handle, name) = (handles[racer].clone(), name.clone());
-                    Box::pin(async move {
-                        let asserts = [Assert::version(name.clone(), before)];
-                        let mutation = if deleting {
-                            Mutation::delete(name)
-                        } else {
-                            Mutation::put(name, format!("{racer} {round}"))
-                        };
-                        handle.attempt(&asserts, &[mutation]).await
-                    })
-                })
-                .collect();
-            let outcomes = threads.run(legs).await?;
-            let winners: Vec<usize> =
-                (0..racers).filter(|racer| outcomes[*racer] == TxnOutcome::Applied).collect();
-            ensure!(
-                winners.len() == 1,
-                "saw {} of {racers} racers win that asserted {before}, in round {round}",
-                winners.len()
-            );
-            for handle in &handles[..2] {
-                let entry = handle.entry(&name).await?;
-                if deleting {
-                    ensure_eq!(
-                        entry,
-                        Entry::Absent,
-                        "the entry of a key that one of {racers} racers has deleted"
-                    );
-                    continue;
-                }
-                let version = entry.version();
-                let moved = before.next().map_or(version.count() == 1, |next| version == next);
-                ensure!(moved, "saw the version move from {before} to {version}, not by one");
-                ensure_eq!(
-                    entry.value().map(|value| &value[..]),
-                    Some(format!("{} {round}", winners[0]).as_bytes()),
-                    "the value, which must be the winner's"
-                );
-            }
+        let mut contest = Contest::new(&cx, 3, 2_000, Duration::from_secs(1));
+        while let Some(round) = contest.another() {
+            let steps = abreast(&cx, &handles, &mut threads, racers, round)
+                .await
+                .at(format!("{racers} racers, round {round}"))?;
+            contest.count(&steps);
         }
     }
     Ok(())
+}
+
+const ABREAST: usize = 12;
+
+async fn abreast(
+    cx: &Context,
+    handles: &[Arc<dyn Backend>],
+    threads: &mut Racers<Vec<Step>>,
+    racers: usize,
+    round: usize,
+) -> Result<Vec<Vec<Step>>, Verdict> {
+    // Of each three keys one is put, one put or created, and one deleted or created.
+    let names: Vec<Key> = (0..ABREAST).map(|n| key(format!("race/{n}"))).collect();
+    let snapshot = handles[0].look(&names).await?;
+    let before: Vec<Version> =
+        names.iter().map(|name| snapshot.get(name).map_or(Version::MISSING, Entry::version)).collect();
+    let deletes = |n: usize| n % 3 == 2 && !before[n].is_missing();
+    let steps = Lockstep::new(cx, racers, ABREAST);
+    let legs: Vec<Leg<Vec<Step>>> = (0..racers)
+        .map(|racer| -> Leg<Vec<Step>> {
+            let (handle, steps) = (handles[racer].clone(), steps.clone());
+            let todo: Vec<(Assert, Mutation)> = (names.iter().enumerate())
+                .map(|(n, name)| {
+                    let mutation = if deletes(n) {
+                        Mutation::delete(name.clone())
+                    } else {
+                        Mutation::put(name.clone(), format!("{racer} {round}"))
+                    };
+                    (Assert::version(name.clone(), before[n]), mutation)
+                })
+                .collect();
+            Box::pin(async move {
+                let mut outcomes = Vec::with_capacity(todo.len());
+                for (n, (assert, mutation)) in todo.into_iter().enumerate() {
+                    outcomes.push(steps.step(n, &*handle, &[assert], mutation).await?);
+                }
+                Ok(outcomes)
+            })
+        })
+        .collect();
+    let outcomes = threads.run(legs).await?;
+    for handle in &handles[..2] {
+        let snapshot = handle.look(&names).await?;
+        for (n, name) in names.iter().enumerate() {
+            let won: Vec<usize> =
+                (0..racers).filter(|racer| outcomes[*racer][n].outcome.is_applied()).collect();
+            let [winner] = won[..] else {
+                fail!("saw {} of {racers} racers win that asserted {}", won.len(), before[n]);
+            };
+            let entry = snapshot.require(name)?;
+            if deletes(n) {
+                ensure_eq!(
+                    *entry,
+                    Entry::Absent,
+                    "the entry of a key that one of {racers} racers has deleted"
+                );
+                continue;
+            }
+            let version = entry.version();
+            let moved = before[n].next().map_or(version.count() == 1, |next| version == next);
+            ensure!(moved, "saw the version move from {} to {version}, not by one", before[n]);
+            ensure_eq!(
+                entry.value().map(|value| &value[..]),
+                Some(format!("{winner} {round}").as_bytes()),
+                "the value, which must be the winner's"
+            );
+        }
+    }
+    Ok(outcomes)
 }
 
 /// What two keys are before the race.
@@ -138,7 +168,7 @@ enum Asserted {
     BothAndMore,
 }
 
-/// How many pairs of keys two racers go through in one round. The first one they reach together; over the next ones they drift.
+/// How many pairs of keys two racers go through abreast in one round.
 const PAIRS: usize = 12;
 
 async fn write_skew(cx: Context) -> Outcome {
@@ -180,12 +210,13 @@ impl Skew {
         &self,
         cx: &Context,
         handles: &[Arc<dyn Backend>],
-        threads: &mut Racers<Vec<TxnOutcome>>,
+        threads: &mut Racers<Vec<Step>>,
     ) -> Outcome {
         let pairs: Vec<[Key; 2]> =
             (0..PAIRS).map(|n| [key(format!("skew/{n}/x")), key(format!("skew/{n}/y"))]).collect();
         let names = pairs.as_flattened();
-        for round in cx.rounds_within(Duration::from_millis(100), 3, 400) {
+        let mut contest = Contest::new(cx, 3, 400, Duration::from_millis(300));
+        while let Some(round) = contest.another() {
             let setup: Vec<Mutation> = (names.iter().enumerate())
                 .map(|(n, name)| {
                     let present = match self.before {
@@ -203,12 +234,16 @@ impl Skew {
                     pair.each_ref().map(|name| snapshot.get(name).map_or(Version::MISSING, Entry::version))
                 })
                 .collect();
-            let legs: Vec<Leg<Vec<TxnOutcome>>> =
-                (0..2).map(|racer| self.leg(handles[racer].clone(), &pairs, &versions, racer)).collect();
+            let steps = Lockstep::new(cx, 2, PAIRS);
+            let legs: Vec<Leg<Vec<Step>>> = (0..2)
+                .map(|racer| self.leg(handles[racer].clone(), &pairs, &versions, racer, steps.clone()))
+                .collect();
             let outcomes = threads.run(legs).await?;
+            contest.count(&outcomes);
             let after = handles[round % 2].look(names).await?;
             for (n, (pair, versions)) in pairs.iter().zip(&versions).enumerate() {
-                let won: Vec<usize> = (0..2).filter(|racer| outcomes[*racer][n].is_applied()).collect();
+                let won: Vec<usize> =
+                    (0..2).filter(|racer| outcomes[*racer][n].outcome.is_applied()).collect();
                 let [winner] = won[..] else {
                     fail!(
                         "saw {} of two transactions applied in round {round}, where each asserts what the other one writes",
@@ -238,7 +273,8 @@ impl Skew {
         pairs: &[[Key; 2]],
         versions: &[[Version; 2]],
         racer: usize,
-    ) -> Leg<Vec<TxnOutcome>> {
+        steps: Arc<Lockstep>,
+    ) -> Leg<Vec<Step>> {
         let mut todo = Vec::new();
         for (pair, versions) in pairs.iter().zip(versions) {
             let mut asserts = match self.asserted {
@@ -262,8 +298,8 @@ impl Skew {
         }
         Box::pin(async move {
             let mut outcomes = Vec::with_capacity(todo.len());
-            for (asserts, mutation) in todo {
-                outcomes.push(handle.attempt(&asserts, &[mutation]).await?);
+            for (n, (asserts, mutation)) in todo.into_iter().enumerate() {
+                outcomes.push(steps.step(n, &*handle, &asserts, mutation).await?);
             }
             Ok(outcomes)
         })

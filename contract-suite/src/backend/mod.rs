@@ -3,6 +3,7 @@
 mod cancel;
 mod commit;
 mod contend;
+mod foreign;
 mod fresh;
 mod instant;
 mod large;
@@ -25,6 +26,7 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
     cancel::CLAUSES,
     commit::CLAUSES,
     contend::CLAUSES,
+    foreign::CLAUSES,
     fresh::CLAUSES,
     instant::CLAUSES,
     large::CLAUSES,
