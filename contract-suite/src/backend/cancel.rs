@@ -9,7 +9,7 @@ use coord_core::{Assert, Backend, Entry, Key, KeyRange, KeySet, Mutation, Prefix
 use futures::FutureExt as _;
 use rand::RngExt as _;
 
-use super::contend::try_increment;
+use super::hot::try_increment;
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
 use crate::context::Context;
 use crate::probe::{Probe, key};

@@ -5,6 +5,7 @@ mod commit;
 mod contend;
 mod foreign;
 mod fresh;
+mod hot;
 mod instant;
 mod large;
 mod life;
@@ -28,6 +29,7 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
     contend::CLAUSES,
     foreign::CLAUSES,
     fresh::CLAUSES,
+    hot::CLAUSES,
     instant::CLAUSES,
     large::CLAUSES,
     life::CLAUSES,

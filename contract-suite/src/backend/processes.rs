@@ -5,7 +5,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use super::contend::increment;
+use super::hot::increment;
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict};
 use crate::context::Context;
 use crate::probe::{Probe, key};
