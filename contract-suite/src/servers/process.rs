@@ -246,17 +246,30 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Sends a signal to a process group and to every descendant of its leader that has left it. The leader comes first, so that it starts
-/// no more of them.
+/// Sends a signal to a process group and to every descendant of its leader that has left it.
 fn send(leader: u32, signal: Signal) {
     let Some(group) = pid(leader) else { return };
-    let others = descendants(leader);
+    let mut others = Vec::new();
+    if signal == Signal::KILL || signal == Signal::STOP {
+        // Each is stopped before its children are looked for, so that none is born while the others end, and lives on.
+        let _ = kill_process(group, Signal::STOP);
+        loop {
+            let found: Vec<u32> = descendants(leader).into_iter().filter(|id| !others.contains(id)).collect();
+            if found.is_empty() {
+                break;
+            }
+            for id in found.iter().copied().filter_map(pid) {
+                let _ = kill_process(id, Signal::STOP);
+            }
+            others.extend(found);
+        }
+    } else {
+        others = descendants(leader);
+    }
     // A process that is gone needs no signal.
     let _ = kill_process_group(group, signal);
-    for other in others.into_iter().chain(descendants(leader)) {
-        if let Some(other) = pid(other) {
-            let _ = kill_process(other, signal);
-        }
+    for other in others.into_iter().filter_map(pid) {
+        let _ = kill_process(other, signal);
     }
 }
 
@@ -360,11 +373,18 @@ mod tests {
         })
         .await
         .unwrap();
+        fs::remove_file(folder.join("ready")).unwrap();
         server.restart().await.unwrap();
         let second = server.id().unwrap();
         assert_ne!(first, second);
+        let other: u32 = fs::read_to_string(folder.join("other")).unwrap().trim().parse().unwrap();
         drop(server);
         assert_eq!(state(second), None);
+        wait_until(Duration::from_secs(5), || async {
+            if matches!(state(other), None | Some('Z')) { Ok(()) } else { Err("a process is left".into()) }
+        })
+        .await
+        .unwrap();
         assert!(!folder.exists());
     }
 

@@ -18,7 +18,7 @@ while read -r verb group; do
     forget) case $left in *" $group "*) left="${left%% "$group" *} ${left#* "$group" }" ;; esac ;;
   esac
 done
-for group in $left; do kill -KILL -- "-$group" 2>/dev/null; done
+for group in $left; do kill -9 "-$group" 2>/dev/null; done
 # A process that is dying may still make a file.
 for try in 1 2 3 4 5; do rm -rf -- "$1" 2>/dev/null && exit 0; sleep 0.2; done
 "#;
@@ -41,17 +41,21 @@ impl Watchdog {
         std::fs::create_dir_all(&folder)?;
         // Servers that refuse to run as root run as another user, who must get to the data below.
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o711))?;
-        let mut shell = Command::new("sh")
-            .args(["-c", WATCH, "watchdog"])
-            .arg(&folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()?;
+        let mut shell = shell(&folder)?;
         let input = shell.stdin.take().ok_or_else(|| std::io::Error::other("a shell without a pipe"))?;
         Ok(Watchdog { folder, input: Mutex::new(input), _shell: shell })
     }
+}
+
+fn shell(folder: &Path) -> std::io::Result<Child> {
+    Command::new("sh")
+        .args(["-c", WATCH, "watchdog"])
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
 }
 
 fn watchdog() -> Result<&'static Watchdog, String> {
@@ -77,4 +81,35 @@ pub(super) fn watch(group: u32) -> Result<(), String> {
 pub(super) fn forget(group: u32) {
     // A watchdog that is gone has nothing to forget.
     let _ = tell("forget", group);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_pipe_kills_what_is_watched_and_removes_the_folder() {
+        let folder =
+            std::env::temp_dir().join(format!("coord-watchdog-{:016x}", crate::context::system_random()));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("data"), "").unwrap();
+        let sleeper = || Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+        let (mut kept, mut first, mut last) = (sleeper(), sleeper(), sleeper());
+        let mut shell = shell(&folder).unwrap();
+        let mut input = shell.stdin.take().unwrap();
+        for (verb, process) in
+            [("watch", &first), ("watch", &kept), ("forget", &kept), ("forget", &kept), ("watch", &last)]
+        {
+            writeln!(input, "{verb} {}", process.id()).unwrap();
+        }
+        assert!(first.try_wait().unwrap().is_none());
+        drop(input);
+        assert!(shell.wait().unwrap().success());
+        // Killed processes end at once, so this does not wait for long.
+        assert!(!first.wait().unwrap().success() && !last.wait().unwrap().success());
+        assert!(kept.try_wait().unwrap().is_none(), "what was forgotten is left alone");
+        kept.kill().unwrap();
+        kept.wait().unwrap();
+        assert!(!folder.exists());
+    }
 }
