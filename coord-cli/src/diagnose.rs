@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use crate::output::clean;
 
-/// The most problems that are shown of one plan; the rest is counted.
+/// The most problems that are shown of one plan to people, and the most that are kept; the rest is counted. A large file may be wrong
+/// in every line.
 const SHOWN: usize = 20;
+const KEPT: usize = 100;
 /// The widest excerpt of a line.
 const EXCERPT: usize = 100;
 
@@ -35,6 +37,7 @@ pub(crate) struct Problem {
 pub(crate) struct PlanError {
     file: String,
     problems: Vec<Problem>,
+    more: usize,
 }
 
 /// Collects the problems of one plan.
@@ -43,12 +46,13 @@ pub(crate) struct Problems<'a> {
     file: &'a str,
     text: &'a str,
     found: Vec<Problem>,
+    more: usize,
 }
 
 impl<'a> Problems<'a> {
     /// No problem yet with this text.
     pub(crate) fn new(file: &'a str, text: &'a str) -> Self {
-        Problems { file, text, found: Vec::new() }
+        Problems { file, text, found: Vec::new(), more: 0 }
     }
 
     /// One more problem, at these bytes of the text.
@@ -59,6 +63,10 @@ impl<'a> Problems<'a> {
         message: impl Into<String>,
         help: Option<String>,
     ) {
+        if self.found.len() >= KEPT {
+            self.more += 1;
+            return;
+        }
         let offset = span.start.min(self.text.len());
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -74,6 +82,11 @@ impl<'a> Problems<'a> {
         self.found.push(problem);
     }
 
+    /// Whether the next problem is one of those that are shown, so that it is worth to look for help with it.
+    pub(crate) fn wants_help(&self) -> bool {
+        self.found.len() < SHOWN
+    }
+
     /// Whether nothing is wrong.
     pub(crate) fn is_empty(&self) -> bool {
         self.found.is_empty()
@@ -86,7 +99,7 @@ impl<'a> Problems<'a> {
         }
         let mut problems = self.found;
         problems.sort_by_key(|problem| problem.offset);
-        Err(PlanError { file: self.file.to_owned(), problems })
+        Err(PlanError { file: self.file.to_owned(), problems, more: self.more })
     }
 }
 
@@ -117,13 +130,13 @@ impl PlanError {
             help: Some("a plan is TOML, and TOML is UTF-8: convert the file, or write the byte as an escape in `run`".into()),
             excerpt: None,
         };
-        PlanError { file: file.to_owned(), problems: vec![problem] }
+        PlanError { file: file.to_owned(), problems: vec![problem], more: 0 }
     }
 
     /// One line for machines and logs.
     pub(crate) fn summary(&self) -> String {
         let first = &self.problems[0];
-        let more = match self.problems.len() - 1 {
+        let more = match self.problems.len() - 1 + self.more {
             0 => String::new(),
             more => format!(" (and {more} more)"),
         };
@@ -175,8 +188,9 @@ impl fmt::Display for PlanError {
                 writeln!(f, "  = help: {}", clean(help))?;
             }
         }
-        if self.problems.len() > SHOWN {
-            writeln!(f, "error: and {} more problems", self.problems.len() - SHOWN)?;
+        let rest = self.problems.len().saturating_sub(SHOWN) + self.more;
+        if rest > 0 {
+            writeln!(f, "error: and {rest} more problems")?;
         }
         Ok(())
     }

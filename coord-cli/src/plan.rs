@@ -256,11 +256,13 @@ fn check_ids(problems: &mut Problems<'_>, text: &str, tasks: &[Located]) {
             if !seen.insert(dep) {
                 problems.push(span.clone(), field(), format!("{dep:?} is named twice"), None);
             } else if !first.contains_key(dep) {
-                let help = nearest(dep, first.keys().copied())
-                    .map(|near| format!("did you mean {near:?}?"))
-                    .or_else(|| Some("dependencies are ids of tasks of the same plan".into()));
+                let near = if problems.wants_help() { nearest(dep, first.keys().copied()) } else { None };
+                let help = near.map_or_else(
+                    || "dependencies are ids of tasks of the same plan".into(),
+                    |near| format!("did you mean {near:?}?"),
+                );
                 let shown: String = dep.chars().take(80).collect();
-                problems.push(span.clone(), field(), format!("unknown dependency {shown:?}"), help);
+                problems.push(span.clone(), field(), format!("unknown dependency {shown:?}"), Some(help));
             }
         }
     }
@@ -451,6 +453,18 @@ deps = ['b']
             let found = error.problems().iter().any(|p| p.line == line && p.message.contains(part));
             assert!(found, "{}: {error:#?}", String::from_utf8_lossy(text));
         }
+    }
+
+    #[test]
+    fn a_plan_that_is_wrong_in_every_line_is_refused_in_bounded_time_and_space() {
+        let text: String = (0..TASKS)
+            .map(|n| format!("[[task]]\nid = 'task-{n}'\nrun = 'true'\ndeps = ['tsak-{n}']\n"))
+            .collect();
+        let error = parse("p.toml", text.as_bytes()).unwrap_err();
+        assert_eq!((error.problems()[0].line, error.problems().len()), (4, 100));
+        assert!(error.to_string().ends_with("error: and 9979 more problems\n"), "{error}");
+        let deep = format!("a = {}", "[".repeat(1_000_000));
+        assert!(parse("p.toml", deep.as_bytes()).unwrap_err().to_string().len() < 1_000);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use common::{Folder, Signal, is_alive, pause, send, until};
 
-/// The worker processes of a run.
-fn workers(parent: u32) -> Vec<u32> {
+/// The processes that a process has started and that still run: the workers of a run; the guard and the command of a worker.
+fn children(parent: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -57,18 +57,26 @@ fn with_a_worker_killed_every_second_every_task_is_completed_once() {
     folder.write("plan.toml", plan);
     let args = ["run", "plan.toml", "--workers", "8", "--lease", "2s", "--format", "json"];
     let mut run = folder.start(args);
-    until("all workers work", || workers(run.id()).len() == 8 && ledger(&folder).len() >= 8);
+    until("all workers work", || children(run.id()).len() == 8 && ledger(&folder).len() >= 8);
 
-    // One worker is only stopped, so that it comes back when its lease is over.
-    let frozen = workers(run.id())[7];
-    send(frozen, Signal::Stop);
+    // One worker is only stopped, in the middle of a command, so that it comes back when its lease is over.
+    let mut frozen = 0;
+    until("a worker is stopped while it runs a command", || {
+        frozen = children(run.id())[7];
+        send(frozen, Signal::Stop);
+        let runs = children(frozen).len() == 2;
+        if !runs {
+            send(frozen, Signal::Continue);
+        }
+        runs
+    });
     let mut kills: u32 = 0;
     let mut victims = 0..;
     while run.is_running() {
         if kills == 5 {
             send(frozen, Signal::Continue);
         }
-        let alive: Vec<u32> = workers(run.id()).into_iter().filter(|pid| *pid != frozen).collect();
+        let alive: Vec<u32> = children(run.id()).into_iter().filter(|pid| *pid != frozen).collect();
         if let Some(victim) = victims.next().and_then(|n: usize| alive.get(n % alive.len().max(1))) {
             send(*victim, Signal::Kill);
             kills += 1;
@@ -131,7 +139,7 @@ fn the_command_of_a_killed_worker_is_killed_and_its_task_is_taken_over() {
     let pids = || -> Vec<u32> { folder.read("pids").lines().filter_map(|pid| pid.parse().ok()).collect() };
     until("the command runs", || pids().len() == 2);
     let [shell, sleeper] = pids()[..] else { panic!("{:?}", pids()) };
-    send(workers(run.id())[0], Signal::Kill);
+    send(children(run.id())[0], Signal::Kill);
     // At once, and not when the lease is over.
     until("the whole process group is dead", || !is_alive(shell) && !is_alive(sleeper));
     assert_eq!(pids().len(), 2, "the task was taken over before the lease was over");
@@ -181,7 +189,7 @@ fn if_the_run_itself_is_killed_its_workers_stop_and_give_back_what_they_hold() {
     );
     let mut run = folder.start(["run", "plan.toml"]);
     until("the command runs", || !folder.read("pid").is_empty());
-    let worker = workers(run.id())[0];
+    let worker = children(run.id())[0];
     run.signal(Signal::Kill);
     run.wait();
     let command: u32 = folder.read("pid").trim().parse().unwrap();
