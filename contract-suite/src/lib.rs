@@ -8,6 +8,7 @@ mod context;
 mod faults;
 mod harness;
 pub mod history;
+pub mod judges;
 mod memory;
 mod mimic;
 mod model;

@@ -35,7 +35,7 @@ pub fn main_subject(subject: Subject) -> ExitCode {
         .enable_all()
         .build()
         .expect("the system can start threads");
-    if let Some(code) = runtime.block_on(process::serve(subject.harness.clone())) {
+    if let Some(code) = runtime.block_on(process::serve_subject(&subject)) {
         return code;
     }
     let arguments = Arguments::from_args();

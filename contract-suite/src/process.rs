@@ -17,7 +17,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::clause::{Verdict, VerdictContext};
 use crate::context::Context;
-use crate::harness::Harness;
+use crate::harness::{BoardHarness, Harness};
+use crate::run::Subject;
 
 /// The environment variable that makes this program a worker, and tells it its job.
 const ORDER: &str = "COORD_SUITE_WORKER";
@@ -36,6 +37,8 @@ pub struct Seat {
     pub backend: Arc<dyn Backend>,
     /// The harness, to open more.
     pub harness: Arc<dyn Harness>,
+    /// The boards above it, if the program has any.
+    pub boards: Option<Arc<dyn BoardHarness>>,
     /// The namespace of the clause.
     pub namespace: String,
     /// What the clause asks for.
@@ -72,11 +75,16 @@ fn jobs() -> impl Iterator<Item = &'static Job> {
 /// If this process was started as a worker: does its job and returns the code to exit with. Else `None`, and from now on the clauses
 /// with several processes can start this program again. Call it first in `main`, before anything is printed.
 pub async fn serve(harness: Arc<dyn Harness>) -> Option<ExitCode> {
+    serve_subject(&Subject::new(harness)).await
+}
+
+/// As [`serve`], with boards of your own.
+pub async fn serve_subject(subject: &Subject) -> Option<ExitCode> {
     let Ok(order) = std::env::var(ORDER) else {
         SERVES.store(true, Ordering::Relaxed);
         return None;
     };
-    let answer = match work(harness, &order).await {
+    let answer = match work(subject, &order).await {
         Ok(value) => Answer::Done(value),
         Err(Verdict::Failed(why) | Verdict::Skipped(why)) => Answer::Failed(why),
     };
@@ -92,11 +100,12 @@ fn say(line: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-async fn work(harness: Arc<dyn Harness>, order: &str) -> Result<Value, Verdict> {
+async fn work(subject: &Subject, order: &str) -> Result<Value, Verdict> {
     let order: Order = serde_json::from_str(order)?;
     let Some(job) = jobs().find(|job| job.name == order.job) else {
         crate::fail!("saw the unknown job {:?}: the worker is another program than the clause", order.job);
     };
+    let (harness, boards) = (subject.harness.clone(), subject.boards.clone());
     let backend = harness.open(&order.namespace).await.at("opening a handle in a worker process")?;
     say("ready")?;
     // Reading blocks this thread, which has nothing else to do yet.
@@ -105,7 +114,8 @@ async fn work(harness: Arc<dyn Harness>, order: &str) -> Result<Value, Verdict> 
     if go.trim() != "go" {
         crate::fail!("saw the clause end before the worker was told to go");
     }
-    (job.body)(Seat { backend, harness, namespace: order.namespace, request: order.request }).await
+    let Order { namespace, request, .. } = order;
+    (job.body)(Seat { backend, harness, boards, namespace, request }).await
 }
 
 /// A worker process that has opened its handle and waits.

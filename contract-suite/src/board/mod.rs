@@ -1,10 +1,44 @@
-//! The clauses of the task board.
+//! The clauses of the task board, one file a group.
+
+mod claims;
+mod counters;
+mod edges;
+mod foreign;
+mod holders;
+mod invariants;
+mod listing;
+mod names;
+mod operators;
+mod plans;
+mod processes;
+mod races;
+mod scenes;
+mod secrets;
+mod stage;
+mod times;
+mod unknown;
 
 use crate::clause::Clause;
 use crate::process::Job;
 
 /// The clauses of each file.
-pub(crate) const CLAUSES: &[&[Clause]] = &[];
+pub(crate) const CLAUSES: &[&[Clause]] = &[
+    claims::CLAUSES,
+    counters::CLAUSES,
+    edges::CLAUSES,
+    foreign::CLAUSES,
+    holders::CLAUSES,
+    invariants::CLAUSES,
+    listing::CLAUSES,
+    names::CLAUSES,
+    operators::CLAUSES,
+    plans::CLAUSES,
+    processes::CLAUSES,
+    races::CLAUSES,
+    secrets::CLAUSES,
+    times::CLAUSES,
+    unknown::CLAUSES,
+];
 
 /// What the worker processes of these clauses can do, of each file.
-pub(crate) const JOBS: &[&[Job]] = &[];
+pub(crate) const JOBS: &[&[Job]] = &[processes::JOBS];

@@ -1,0 +1,619 @@
+//! Claims, and what their holders and operators do to them.
+
+use std::time::Duration;
+
+use coord_core::board::{
+    AgentId, BoardError, Claim, ClaimRequest, Filter, Lease, Outcome, State, Task, TaskId, Verb,
+};
+use coord_core::{Timestamp, Token};
+
+use super::record::{Answer, Ended, Record, Settled, Whole};
+use super::{Call, Judged, OneKeyBoard, Time, WrongJudge};
+
+/// The end of a lease.
+fn end(now: Timestamp, ttl: Option<Duration>) -> Result<Option<Timestamp>, BoardError> {
+    let Some(ttl) = ttl else { return Ok(None) };
+    check_ttl(ttl)?;
+    match now.checked_add(ttl) {
+        Some(until) => Ok(Some(until)),
+        None => Err(BoardError::Invalid(format!("the ttl {ttl:?} ends beyond the representable time"))),
+    }
+}
+
+fn check_ttl(ttl: Duration) -> Result<(), BoardError> {
+    if ttl < Duration::from_micros(1) {
+        return Err(BoardError::Invalid(format!("the ttl {ttl:?} is less than a microsecond")));
+    }
+    Ok(())
+}
+
+fn lost(record: &Record) -> BoardError {
+    BoardError::LeaseLost { current_fence: record.fence }
+}
+
+pub(super) fn taken(record: &Record) -> BoardError {
+    let owner = record.owner.clone().unwrap_or_else(|| AgentId::unchecked("nobody"));
+    BoardError::Taken { owner, until: record.until, fence: record.fence }
+}
+
+fn record<'a>(whole: &'a mut Whole, id: &TaskId) -> Result<&'a mut Record, BoardError> {
+    whole.tasks.get_mut(id).ok_or_else(|| BoardError::NotFound { id: id.clone() })
+}
+
+/// Everything about one claim that does not change between two judgements of it.
+struct Claimer {
+    id: TaskId,
+    agent: AgentId,
+    request: ClaimRequest,
+    token: Token,
+    /// The dependencies that the first judgement saw.
+    first_deps: Option<Vec<TaskId>>,
+}
+
+impl OneKeyBoard {
+    /// A task as this board shows it.
+    pub(super) fn shown(&self, id: &TaskId, record: &Record) -> Task {
+        let mut task = record.task(id);
+        match (&record.token, &record.owner) {
+            (Some(token), _) if self.is(WrongJudge::TokenInTitle) => task.title.push_str(&token.reveal()),
+            (Some(token), Some(owner)) if self.is(WrongJudge::TokenInOwner) => {
+                task.owner = Some(AgentId::unchecked(format!("{owner} {}", token.reveal())));
+            }
+            _ => {}
+        }
+        if let (Some(settled), true) = (&record.settled, self.is(WrongJudge::TokenInOutcome)) {
+            task.outcome = Some(Outcome::truncated(&settled.token.reveal()));
+        }
+        if let (Some(request), true) = (&record.request, self.is(WrongJudge::RequestInLabels)) {
+            task.labels.push(request.reveal());
+        }
+        task
+    }
+
+    /// Whether this token holds the task.
+    fn holds(&self, record: &Record, token: &Token) -> bool {
+        if record.is_held_by(token) {
+            return true;
+        }
+        self.is(WrongJudge::TokenByAgent)
+            && record.state == State::Claimed
+            && record.past.iter().any(|(past, agent)| past == token && Some(agent) == record.owner.as_ref())
+    }
+
+    fn mint(&self) -> Token {
+        let token = Token::mint();
+        if !self.is(WrongJudge::SmallTokens) {
+            return token;
+        }
+        // Sixteen random bits and 112 zeros.
+        format!("{}{:0>28}", &token.reveal()[..4], "").parse().unwrap_or(token)
+    }
+
+    pub(super) async fn claim_one(
+        &self,
+        id: &TaskId,
+        agent: &AgentId,
+        request: ClaimRequest,
+    ) -> Result<Claim, BoardError> {
+        let id = self.ident(id)?;
+        agent.validate()?;
+        if !self.is(WrongJudge::ZeroTtl) {
+            request.ttl.map_or(Ok(()), check_ttl)?;
+        }
+        let token = self.mint();
+        let mut call = Call::new(Verb::Claim, &id, Some(&token));
+        call.agent = Some(agent.clone());
+        let mut claimer = Claimer { id, agent: agent.clone(), request, token, first_deps: None };
+        let answer = self.run(call.clone(), |whole, time| self.judge_claim(whole, time, &mut claimer)).await;
+        match (&answer, self.wrong) {
+            (Err(BoardError::Taken { .. }), Some(WrongJudge::LoserStored)) => {
+                let token = claimer.token.clone();
+                let store = move |whole: &mut Whole, _: Time| {
+                    whole.junk.push(token.clone());
+                    Ok(Judged::Write(Answer::Nothing))
+                };
+                self.run(call, store).await?;
+            }
+            (Ok(_), Some(WrongJudge::ClaimInTwo)) => {
+                let id = claimer.id.clone();
+                let again = move |whole: &mut Whole, time: Time| {
+                    let record = record(whole, &id)?;
+                    record.touch(time.at(record.touched));
+                    Ok(Judged::Write(Answer::Nothing))
+                };
+                self.run(call, again).await?;
+            }
+            _ => {}
+        }
+        answer?.into_claim().ok_or(BoardError::NotFound { id: claimer.id })
+    }
+
+    fn judge_claim(
+        &self,
+        whole: &mut Whole,
+        time: Time,
+        claimer: &mut Claimer,
+    ) -> Result<Judged, BoardError> {
+        let (id, agent, token) = (claimer.id.clone(), claimer.agent.clone(), claimer.token.clone());
+        let touched = whole.tasks.get(&id).map_or(Timestamp::EPOCH, |record| record.touched);
+        let now = time.at(touched);
+        let until = match end(now, claimer.request.ttl) {
+            Err(_) if self.is(WrongJudge::TtlSaturates) => Some(Timestamp::MAX),
+            Err(_) if self.is(WrongJudge::ZeroTtl) => Some(now),
+            Ok(Some(until)) if self.is(WrongJudge::UntilRounded) => {
+                Timestamp::from_micros(until.as_micros() / 1_000_000 * 1_000_000)
+            }
+            Ok(None) if self.is(WrongJudge::ForeverIsAnHour) => {
+                Some(now.saturating_add(Duration::from_secs(3_600)))
+            }
+            until => until?,
+        };
+        let Some(task) = whole.tasks.get(&id) else {
+            if self.is(WrongJudge::UnknownIsInvalid) {
+                return Err(BoardError::Invalid("what is that?".into()));
+            }
+            return Err(BoardError::NotFound { id });
+        };
+        let mut deps = task.deps.clone();
+        match &claimer.first_deps {
+            Some(first) if self.is(WrongJudge::OldDefinition) => deps.clone_from(first),
+            _ => claimer.first_deps = Some(deps.clone()),
+        }
+        if self.is(WrongJudge::BlockedBeforeTerminal) {
+            self.judge_deps(whole, &deps, now)?;
+        }
+        if task.state.is_terminal() || matches!(task.state, State::Unknown(_)) {
+            return Err(BoardError::Terminal { state: task.state });
+        }
+        if let Some(judged) = self.judge_holder(task, time, now, claimer, until)? {
+            if let Judged::Write(_) = judged {
+                let task = record(whole, &id)?;
+                task.until = until;
+                task.touch(now);
+                let held = task.token.clone().unwrap_or(token);
+                return Ok(Judged::Write(Answer::claim(&id, task, &held)));
+            }
+            return Ok(judged);
+        }
+        self.judge_deps(whole, &deps, now)?;
+        let takeover = task.state == State::Claimed;
+        let keeps_seq = self.is(WrongJudge::ClaimKeepsSeq);
+        let task = record(whole, &id)?;
+        let old_token = task.token.take();
+        let token = match old_token {
+            Some(old) if takeover && self.is(WrongJudge::TakeoverKeepsToken) => old,
+            _ => token,
+        };
+        if self.is(WrongJudge::TokenByAgent) {
+            task.past.push((token.clone(), agent.clone()));
+        }
+        task.fence += match self.wrong {
+            Some(WrongJudge::TakeoverKeepsFence) if takeover => 0,
+            Some(WrongJudge::FenceByTwo) => 2,
+            _ => 1,
+        };
+        task.state = State::Claimed;
+        task.owner = Some(agent);
+        task.token = Some(token.clone());
+        task.request.clone_from(&claimer.request.request);
+        task.until = until;
+        task.attempts += 1;
+        if !self.is(WrongJudge::ReleaseRemembered) && !self.is(WrongJudge::RequestAfterRelease) {
+            task.settled = None;
+        }
+        let seq = task.seq;
+        task.touch(now);
+        if keeps_seq {
+            task.seq = seq;
+        }
+        let mut answer = Answer::claim(&id, task, &token);
+        if let (Answer::Claim { fence, .. }, true) = (&mut answer, self.is(WrongJudge::FenceAnsweredWrong)) {
+            *fence += 1;
+        }
+        Ok(Judged::Write(answer))
+    }
+
+    /// Judges whoever holds the task. `Some(Write)` moves the end of the lease.
+    fn judge_holder(
+        &self,
+        task: &Record,
+        time: Time,
+        now: Timestamp,
+        claimer: &Claimer,
+        until: Option<Timestamp>,
+    ) -> Result<Option<Judged>, BoardError> {
+        let same_agent = task.owner.as_ref() == Some(&claimer.agent);
+        let same_request = claimer.request.request.is_some() && task.request == claimer.request.request;
+        if self.is(WrongJudge::RequestAfterRelease)
+            && let (State::Open, true, Some(settled)) = (task.state, same_request, &task.settled)
+        {
+            return Ok(Some(Judged::Keep(Answer::claim(&claimer.id, task, &settled.token))));
+        }
+        let (State::Claimed, Some(token)) = (task.state, &task.token) else { return Ok(None) };
+        let alive = task.until.is_none_or(|until| now < until);
+        let mine = match self.wrong {
+            Some(WrongJudge::RequestOfAnybody) => same_request && alive,
+            Some(WrongJudge::RequestOutlivesLease) => same_request && same_agent,
+            Some(WrongJudge::RequestIsTaken) => false,
+            Some(WrongJudge::SameNameOwns) => same_agent && alive,
+            Some(WrongJudge::LoserGetsLease) => alive && claimer.request.request.is_none(),
+            _ => same_request && same_agent && alive,
+        };
+        if mine {
+            if self.is(WrongJudge::RequestRenews) && task.until != until {
+                return Ok(Some(Judged::Write(Answer::Nothing)));
+            }
+            return Ok(Some(Judged::Keep(Answer::claim(&claimer.id, task, token))));
+        }
+        let free = match task.until {
+            None => false,
+            Some(_) if self.is(WrongJudge::NeverExpires) => false,
+            Some(until) if self.is(WrongJudge::ExpiresOneLater) => now > until,
+            Some(until) => now >= until.saturating_add(time.margin),
+        };
+        if free {
+            return Ok(None);
+        }
+        match taken(task) {
+            BoardError::Taken { owner, until, fence } if self.is(WrongJudge::TokenInTaken) => {
+                let owner = AgentId::unchecked(format!("{owner} {}", token.reveal()));
+                Err(BoardError::Taken { owner, until, fence })
+            }
+            error => Err(error),
+        }
+    }
+
+    fn judge_deps(&self, whole: &Whole, deps: &[TaskId], now: Timestamp) -> Result<(), BoardError> {
+        let (mut pending, mut failed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        for dep in deps {
+            let Some(task) = whole.tasks.get(dep) else {
+                missing.push(dep.clone());
+                continue;
+            };
+            match task.state {
+                State::Done
+                    if self.is(WrongJudge::DoneCountsLate) && task.until.is_some_and(|until| now < until) =>
+                {
+                    pending.push(dep.clone());
+                }
+                State::Done => {}
+                State::Failed | State::Cancelled => match self.wrong {
+                    Some(WrongJudge::FailedCountsAsDone) => {}
+                    Some(WrongJudge::FailedIsPending) => pending.push(dep.clone()),
+                    _ => failed.push(dep.clone()),
+                },
+                _ => pending.push(dep.clone()),
+            }
+        }
+        if self.is(WrongJudge::BlockedNamesOne) {
+            pending.truncate(1);
+            failed.truncate(usize::from(pending.is_empty()));
+            missing.truncate(usize::from(pending.is_empty() && failed.is_empty()));
+        }
+        if pending.is_empty() && failed.is_empty() && missing.is_empty() {
+            return Ok(());
+        }
+        Err(BoardError::Blocked { pending, failed, missing })
+    }
+
+    pub(super) async fn claim_first(
+        &self,
+        agent: &AgentId,
+        filter: &Filter,
+        ttl: Duration,
+    ) -> Result<Option<Claim>, BoardError> {
+        agent.validate()?;
+        check_ttl(ttl)?;
+        let token = self.mint();
+        let request = ClaimRequest::for_ttl(ttl);
+        let id = TaskId::unchecked("(the next one)");
+        let call = Call { agent: Some(agent.clone()), ..Call::new(Verb::Claim, &id, Some(&token)) };
+        let answer = self
+            .run(call, |whole, time| {
+                let mut line: Vec<_> = whole
+                    .tasks
+                    .iter()
+                    .filter(|(_, record)| filter.matches(&record.labels))
+                    .map(|(id, record)| (std::cmp::Reverse(record.priority), record.order, id.clone()))
+                    .collect();
+                line.sort();
+                for (_, _, id) in line {
+                    let (agent, token) = (agent.clone(), token.clone());
+                    let mut claimer =
+                        Claimer { id, agent, request: request.clone(), token, first_deps: None };
+                    match self.judge_claim(whole, time, &mut claimer) {
+                        Ok(judged) => return Ok(judged),
+                        Err(error @ BoardError::Invalid(_)) => return Err(error),
+                        Err(_) => {}
+                    }
+                }
+                Ok(Judged::Keep(Answer::NoTask))
+            })
+            .await?;
+        Ok(answer.into_claim())
+    }
+
+    pub(super) async fn renew_lease(
+        &self,
+        id: &TaskId,
+        token: &Token,
+        ttl: Duration,
+    ) -> Result<Lease, BoardError> {
+        let id = self.ident(id)?;
+        let zero = self.is(WrongJudge::RenewZero) && ttl.is_zero();
+        if !zero {
+            check_ttl(ttl)?;
+        }
+        let call = Call::new(Verb::Renew, &id, Some(token));
+        let answer = self
+            .run(call, |whole, time| {
+                let touched = whole.tasks.get(&id).map_or(Timestamp::EPOCH, |record| record.touched);
+                let now = time.at(touched);
+                let mut until = if zero { Some(now) } else { end(now, Some(ttl))? };
+                let task = record(whole, &id)?;
+                let held = self.holds(task, token)
+                    || (self.is(WrongJudge::RenewByAnybody) && task.state == State::Claimed);
+                let alive = task.until.is_none_or(|end| match self.wrong {
+                    Some(WrongJudge::RenewAtExpiry) => now <= end,
+                    Some(WrongJudge::RenewTooLate) => true,
+                    _ => now < end,
+                });
+                if !held || !alive {
+                    if self.is(WrongJudge::RefusedRenewMoves) && task.state == State::Claimed {
+                        task.until = until;
+                        task.touch(now);
+                        return Ok(Judged::Write(Answer::Nothing));
+                    }
+                    return Err(lost(task));
+                }
+                match self.wrong {
+                    Some(WrongJudge::RenewAdds) => until = end(task.until.unwrap_or(now), Some(ttl))?,
+                    Some(WrongJudge::RenewNeverShortens) => until = until.max(task.until),
+                    _ => {}
+                }
+                task.until = until;
+                let seq = task.seq;
+                task.touch(now);
+                if self.is(WrongJudge::RenewKeepsSeq) {
+                    task.seq = seq;
+                }
+                if self.is(WrongJudge::RenewNewToken) {
+                    task.token = Some(self.mint());
+                }
+                let token = task.token.clone().unwrap_or_else(|| token.clone());
+                Ok(Judged::Write(Answer::Lease { token, fence: task.fence, until }))
+            })
+            .await?;
+        match answer.into_lease() {
+            Some(lease) => Ok(lease),
+            None => Err(BoardError::LeaseLost { current_fence: self.fence_of(&id).await }),
+        }
+    }
+
+    async fn fence_of(&self, id: &TaskId) -> u64 {
+        match self.read().await {
+            Ok(read) => read.whole.tasks.get(id).map_or(0, |record| record.fence),
+            Err(_) => 0,
+        }
+    }
+
+    pub(super) async fn release_claim(&self, id: &TaskId, token: &Token) -> Result<(), BoardError> {
+        let id = self.ident(id)?;
+        let call = Call::new(Verb::Release, &id, Some(token));
+        self.run(call, |whole, time| {
+            let task = record(whole, &id)?;
+            let now = time.at(task.touched);
+            if self.repeated(task, token, Ended::Released, now).is_some() {
+                return Ok(self.repeat(task, now, Answer::Nothing));
+            }
+            if self.is(WrongJudge::ReleaseAfterComplete) && task.settled_by(token, Ended::Completed).is_some()
+            {
+                return Ok(Judged::Keep(Answer::Nothing));
+            }
+            let anybody = self.is(WrongJudge::ReleaseByAnybody) && task.state == State::Claimed;
+            if !self.holds(task, token) && !anybody {
+                return Err(lost(task));
+            }
+            let (owner, request) = (task.owner.clone(), task.request.clone());
+            task.unclaim(State::Open);
+            match self.wrong {
+                Some(WrongJudge::ReleaseKeepsOwner) => task.owner = owner,
+                Some(WrongJudge::RequestAfterRelease) => task.request = request,
+                Some(WrongJudge::FenceRestarts) => task.fence = 0,
+                _ => {}
+            }
+            task.attempts = task.attempts.saturating_sub(1);
+            settle(task, token, Ended::Released, Outcome::default());
+            task.touch(now);
+            Ok(Judged::Write(Answer::Nothing))
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// The outcome that was answered when this token first did this, if it did.
+    fn repeated(&self, task: &Record, token: &Token, verb: Ended, now: Timestamp) -> Option<Outcome> {
+        if self.is(WrongJudge::RepeatIsLost) {
+            return None;
+        }
+        if self.is(WrongJudge::CompleteForgotten) && verb == Ended::Completed && now > task.touched {
+            return None;
+        }
+        if verb == Ended::Released && task.state == State::Claimed && !self.is(WrongJudge::ReleaseRemembered)
+        {
+            return None;
+        }
+        task.settled_by(token, verb).map(|settled| settled.outcome.clone())
+    }
+
+    fn repeat(&self, task: &mut Record, now: Timestamp, answer: Answer) -> Judged {
+        if self.is(WrongJudge::RepeatMovesSeq) {
+            task.touch(now);
+            return Judged::Write(answer);
+        }
+        Judged::Keep(answer)
+    }
+
+    pub(super) async fn complete_task(
+        &self,
+        id: &TaskId,
+        token: &Token,
+        outcome: Outcome,
+    ) -> Result<Outcome, BoardError> {
+        let id = self.ident(id)?;
+        let call = Call::new(Verb::Complete, &id, Some(token));
+        let answer = self
+            .run(call, |whole, time| {
+                let task = record(whole, &id)?;
+                let now = time.at(task.touched);
+                if self.is(WrongJudge::OutcomeOverwritten)
+                    && task.settled_by(token, Ended::Completed).is_some()
+                {
+                    task.outcome = Some(outcome.clone());
+                    settle(task, token, Ended::Completed, outcome.clone());
+                    task.touch(now);
+                    return Ok(Judged::Write(Answer::Outcome(outcome.clone())));
+                }
+                if let Some(first) = self.repeated(task, token, Ended::Completed, now) {
+                    return Ok(self.repeat(task, now, Answer::Outcome(first)));
+                }
+                if self.is(WrongJudge::OutcomeToAnybody) && task.state == State::Done {
+                    return Ok(Judged::Keep(Answer::Outcome(task.outcome.clone().unwrap_or_default())));
+                }
+                let settled = |verb| task.settled_by(token, verb).is_some();
+                let wrongly = match self.wrong {
+                    Some(WrongJudge::CompleteByAnybody) => task.state == State::Claimed,
+                    Some(WrongJudge::CompleteAfterRelease) => {
+                        task.state == State::Open && settled(Ended::Released)
+                    }
+                    Some(WrongJudge::CancelKeepsToken) => {
+                        task.state == State::Cancelled && task.token.as_ref() == Some(token)
+                    }
+                    Some(WrongJudge::RevokeKeepsToken) => {
+                        task.state == State::Open && task.token.as_ref() == Some(token)
+                    }
+                    _ => false,
+                };
+                let late = self.is(WrongJudge::CompleteTooLate) && task.until.is_some_and(|end| now >= end);
+                if (!self.holds(task, token) || late) && !wrongly {
+                    return Err(lost(task));
+                }
+                let until = task.until;
+                task.unclaim(State::Done);
+                if self.is(WrongJudge::DoneCountsLate) {
+                    task.until = until;
+                }
+                task.outcome = Some(outcome.clone());
+                settle(task, token, Ended::Completed, outcome.clone());
+                task.touch(now);
+                Ok(Judged::Write(Answer::Outcome(outcome.clone())))
+            })
+            .await?;
+        Ok(answer.into_outcome())
+    }
+
+    pub(super) async fn fail_task(
+        &self,
+        id: &TaskId,
+        token: &Token,
+        reason: Outcome,
+    ) -> Result<Outcome, BoardError> {
+        let id = self.ident(id)?;
+        let call = Call::new(Verb::Fail, &id, Some(token));
+        let answer = self
+            .run(call, |whole, time| {
+                let task = record(whole, &id)?;
+                let now = time.at(task.touched);
+                if let Some(first) = self.repeated(task, token, Ended::Failed, now) {
+                    return Ok(self.repeat(task, now, Answer::Outcome(first)));
+                }
+                let stale = self.is(WrongJudge::StaleFail) && task.state == State::Claimed;
+                if !self.holds(task, token) && !stale {
+                    return Err(lost(task));
+                }
+                task.unclaim(State::Failed);
+                task.outcome = Some(reason.clone());
+                settle(task, token, Ended::Failed, reason.clone());
+                task.touch(now);
+                Ok(Judged::Write(Answer::Outcome(reason.clone())))
+            })
+            .await?;
+        Ok(answer.into_outcome())
+    }
+
+    pub(super) async fn cancel_task(&self, id: &TaskId) -> Result<(), BoardError> {
+        let id = self.ident(id)?;
+        self.run(Call::new(Verb::Cancel, &id, None), |whole, time| {
+            let task = record(whole, &id)?;
+            match task.state {
+                State::Cancelled => return Ok(Judged::Keep(Answer::Nothing)),
+                state @ (State::Done | State::Failed | State::Unknown(_)) => {
+                    return Err(BoardError::Terminal { state });
+                }
+                _ => {}
+            }
+            let now = time.at(task.touched);
+            let (owner, token, seq) = (task.owner.clone(), task.token.clone(), task.seq);
+            task.unclaim(State::Cancelled);
+            task.touch(now);
+            match self.wrong {
+                Some(WrongJudge::CancelKeepsOwner) => task.owner = owner,
+                Some(WrongJudge::CancelKeepsToken) => task.token = token,
+                Some(WrongJudge::CancelKeepsSeq) => task.seq = seq,
+                _ => {}
+            }
+            Ok(Judged::Write(Answer::Nothing))
+        })
+        .await
+        .map(|_| ())
+    }
+
+    pub(super) async fn reopen_task(&self, id: &TaskId) -> Result<(), BoardError> {
+        let id = self.ident(id)?;
+        self.run(Call::new(Verb::Reopen, &id, None), |whole, time| {
+            let task = record(whole, &id)?;
+            match task.state {
+                State::Open => return Ok(Judged::Keep(Answer::Nothing)),
+                State::Claimed => return Err(taken(task)),
+                State::Done if self.is(WrongJudge::ReopenDone) => {}
+                state @ (State::Done | State::Unknown(_)) => return Err(BoardError::Terminal { state }),
+                _ => {}
+            }
+            let now = time.at(task.touched);
+            task.unclaim(State::Open);
+            task.outcome = None;
+            task.attempts = 0;
+            task.touch(now);
+            Ok(Judged::Write(Answer::Nothing))
+        })
+        .await
+        .map(|_| ())
+    }
+
+    pub(super) async fn revoke_claim(&self, id: &TaskId, fence: u64) -> Result<(), BoardError> {
+        let id = self.ident(id)?;
+        self.run(Call::new(Verb::Revoke, &id, None), |whole, time| {
+            let task = record(whole, &id)?;
+            if task.state != State::Claimed {
+                return Ok(Judged::Keep(Answer::Nothing));
+            }
+            if task.fence != fence && !self.is(WrongJudge::RevokeAnyFence) {
+                return Err(lost(task));
+            }
+            let now = time.at(task.touched);
+            let token = task.token.clone();
+            task.unclaim(State::Open);
+            if self.is(WrongJudge::RevokeKeepsToken) {
+                task.token = token;
+            }
+            task.touch(now);
+            Ok(Judged::Write(Answer::Nothing))
+        })
+        .await
+        .map(|_| ())
+    }
+}
+
+fn settle(task: &mut Record, token: &Token, verb: Ended, outcome: Outcome) {
+    task.settled = Some(Settled { token: token.clone(), verb, outcome });
+}

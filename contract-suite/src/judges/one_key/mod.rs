@@ -1,0 +1,448 @@
+//! The whole board as one JSON value under one key.
+
+mod claim;
+mod record;
+mod topology;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use coord_core::board::{
+    Added, AgentId, Board, BoardError, Claim, ClaimRequest, ExtendedBoard, Filter, Lease, Outcome, Plan,
+    PlanReport, Task, TaskId, TaskSpec, Verb,
+};
+use coord_core::{
+    Assert, Backend, BackendError, Bytes, Clock, ErrorKind, Key, KeySet, Mutation, Operation, OperationId,
+    Timestamp, Token, Txn, TxnOutcome, Version, limits,
+};
+
+use self::record::{Answer, Logged, Whole};
+use super::WrongJudge;
+
+/// How many operations the log remembers: a try is known dead or applied while the key has moved by no more.
+const LOG: usize = 16;
+/// How often a verb is tried before it gives up.
+const TRIES: u32 = 200;
+/// How much of the value stands under the first key; the rest stands under the second.
+const PART: usize = limits::VALUE_BYTES - 1_024;
+
+/// A board in the simplest way that is right: the whole board is one JSON value, every verb reads it, judges, and compares and sets. It
+/// has nothing in common with [`BoardAdapter`](coord_core::board) but the contract, so that the suite is seen to ask for the
+/// contract and for nothing else. On demand it judges wrongly ([`WrongJudge`]), so that every clause is seen to fail.
+///
+/// A value has at most 512 KiB, so a long one goes on under a second key, which is only ever written together with the first.
+pub struct OneKeyBoard {
+    backend: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    max_clock_skew: Duration,
+    wrong: Option<WrongJudge>,
+    /// The fences of removed tasks, for the judge that keeps them in the wrong place.
+    fences: Mutex<BTreeMap<TaskId, u64>>,
+    head: Key,
+    tail: Key,
+}
+
+impl fmt::Debug for OneKeyBoard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OneKeyBoard").field("backend", &self.backend).field("wrong", &self.wrong).finish()
+    }
+}
+
+/// The time of a judgement, as far as it does not depend on the task.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    now: Timestamp,
+    /// The latest time of a record that counts.
+    ceiling: Timestamp,
+    /// How much longer than the holder may the taker waits.
+    margin: Duration,
+}
+
+impl Time {
+    /// The time of a judgement on a task that was last written at `touched`.
+    fn at(self, touched: Timestamp) -> Timestamp {
+        self.now.max(touched.min(self.ceiling))
+    }
+}
+
+/// What a judgement that is not an error wants.
+enum Judged {
+    /// Nothing is written.
+    Keep(Answer),
+    /// What was changed is written.
+    Write(Answer),
+}
+
+/// What was read at one instant.
+struct Read {
+    version: Version,
+    whole: Whole,
+    time: Time,
+}
+
+/// Which verb of which task with which token, for `OutcomeUnknown`.
+#[derive(Clone)]
+struct Call {
+    verb: Verb,
+    id: TaskId,
+    token: Option<Token>,
+    agent: Option<AgentId>,
+}
+
+impl Call {
+    fn new(verb: Verb, id: &TaskId, token: Option<&Token>) -> Self {
+        Call { verb, id: id.clone(), token: token.cloned(), agent: None }
+    }
+
+    fn unknown(&self) -> BoardError {
+        BoardError::OutcomeUnknown { verb: self.verb, id: self.id.clone(), token: self.token.clone() }
+    }
+}
+
+impl OneKeyBoard {
+    /// Opens the board in the backend's namespace. `clock` counts only where the store has none: then clients may be
+    /// `max_clock_skew` apart.
+    ///
+    /// # Errors
+    /// [`BoardError::Backend`] if the store fails.
+    pub async fn open(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        max_clock_skew: Duration,
+    ) -> Result<Self, BoardError> {
+        let (head, tail) = (Key::new("board")?, Key::new("board+")?);
+        let board = OneKeyBoard {
+            backend,
+            clock,
+            max_clock_skew,
+            wrong: None,
+            fences: Mutex::default(),
+            head: head.clone(),
+            tail,
+        };
+        let empty = encode(&Whole::default())?;
+        let create = Txn::new([Assert::missing(head.clone())], [Mutation::put(head.clone(), empty)])?;
+        // The key is never deleted, so a creation that comes late is rejected, and either answer means that the key is there.
+        let keys = KeySet::new([head.clone()])?;
+        for _ in 0..TRIES {
+            if board.backend.snapshot(&keys).await?.require(&head)?.is_present() {
+                return Ok(board);
+            }
+            match board.backend.txn(&create).await {
+                Err(error) if !error.is_indeterminate() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Err(BoardError::TxnConflict { attempts: TRIES })
+    }
+
+    /// The same board judging wrongly.
+    #[must_use]
+    pub fn judging(mut self, wrong: WrongJudge) -> Self {
+        self.wrong = Some(wrong);
+        self
+    }
+
+    fn is(&self, wrong: WrongJudge) -> bool {
+        self.wrong == Some(wrong)
+    }
+
+    async fn read(&self) -> Result<Read, BoardError> {
+        let keys = KeySet::new([self.head.clone(), self.tail.clone()])?;
+        let snapshot = self.backend.snapshot(&keys).await?;
+        let entry = snapshot.require(&self.head)?;
+        let mut bytes = entry.value().cloned().unwrap_or_default().to_vec();
+        if let Some(rest) = snapshot.require(&self.tail)?.value() {
+            bytes.extend_from_slice(rest);
+        }
+        let whole = match serde_json::from_slice(&bytes) {
+            Ok(whole) => whole,
+            Err(_) if self.is(WrongJudge::GarbageIsEmpty) => Whole::default(),
+            Err(source) => {
+                return Err(BoardError::Malformed { key: self.head.to_string(), source: source.into() });
+            }
+        };
+        let client = self.clock.now();
+        let time = match snapshot.store_time() {
+            Some(now) if !self.is(WrongJudge::ClientClock) => {
+                Time { now, ceiling: Timestamp::MAX, margin: Duration::ZERO }
+            }
+            Some(_) => Time { now: client, ceiling: Timestamp::EPOCH, margin: Duration::ZERO },
+            None => {
+                let margin = if self.is(WrongJudge::NoMargin) { Duration::ZERO } else { self.max_clock_skew };
+                Time { now: client, ceiling: client.saturating_add(self.max_clock_skew), margin }
+            }
+        };
+        Ok(Read { version: entry.version(), whole, time })
+    }
+
+    /// The transaction that replaces what was read.
+    fn replace(&self, call: &Call, read: &Read) -> Result<Txn, BoardError> {
+        let bytes = Bytes::from(encode(&read.whole)?);
+        if bytes.len() > limits::TXN_BYTES - 1_024 {
+            let (size, limit) = (bytes.len(), limits::TXN_BYTES - 1_024);
+            return Err(BoardError::TooLarge { what: "the board", size, limit });
+        }
+        let split = bytes.len().min(PART);
+        let mut mutations = vec![Mutation::put(self.head.clone(), bytes.slice(..split))];
+        mutations.push(match bytes.slice(split..) {
+            rest if rest.is_empty() => Mutation::delete(self.tail.clone()),
+            rest => Mutation::put(self.tail.clone(), rest),
+        });
+        let unasserted = match call.verb {
+            Verb::Claim => self.is(WrongJudge::ClaimUnasserted) || self.is(WrongJudge::LostCompletion),
+            Verb::SetDeps => self.is(WrongJudge::EdgesUnasserted),
+            _ => false,
+        };
+        let asserts = (!unasserted).then(|| Assert::version(self.head.clone(), read.version));
+        Ok(Txn::new(asserts, mutations)?)
+    }
+
+    /// Reads, judges, compares and sets, until the answer is known.
+    async fn run(
+        &self,
+        call: Call,
+        mut judge: impl FnMut(&mut Whole, Time) -> Result<Judged, BoardError> + Send,
+    ) -> Result<Answer, BoardError> {
+        let operation = OperationId::mint();
+        // The try whose outcome is unknown, and the answer that it would give.
+        let mut unknown: Option<(Txn, Version, Answer)> = None;
+        let mut was_unknown = false;
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                self.clock.sleep(backoff(operation, attempt)).await;
+            }
+            let mut read = match self.read().await {
+                Ok(read) => read,
+                Err(error) if unknown.is_none() || self.is(WrongJudge::GoneIsUnavailable) => {
+                    return Err(error);
+                }
+                Err(_) => return Err(call.unknown()),
+            };
+            if was_unknown
+                && !self.runs_again(&call, &unknown)
+                && let Some(logged) = read.whole.log.iter().find(|logged| logged.operation == operation)
+            {
+                return Ok(logged.answer.clone());
+            }
+            if let Some((txn, base, answer)) = &unknown {
+                if let Some(wrong) = self.wrongly_resolved(&call, &read, *base, answer) {
+                    return wrong;
+                }
+                if self.runs_again(&call, &unknown) {
+                    unknown = None;
+                } else if read.version == *base {
+                    let (txn, answer) = (txn.clone(), answer.clone());
+                    match self.backend.txn(&txn).await {
+                        Ok(TxnOutcome::Applied) => return Ok(answer),
+                        // Rejected: the first try has arrived, or a rival has. The next look tells.
+                        Ok(TxnOutcome::Rejected) => continue,
+                        Err(error) if error.is_indeterminate() => continue,
+                        Err(_) => return Err(call.unknown()),
+                    }
+                } else if read.version.incarnation() == base.incarnation()
+                    && read.version.count() - base.count() <= LOG as u64
+                {
+                    // The version that it asserts is gone for ever, and it has left no trace: it is dead.
+                    unknown = None;
+                } else {
+                    return Err(call.unknown());
+                }
+            }
+            let answer = match judge(&mut read.whole, read.time) {
+                Ok(Judged::Keep(answer)) => return Ok(answer),
+                Ok(Judged::Write(answer)) => answer,
+                Err(error) => {
+                    if self.is(WrongJudge::LostCompletion) && matches!(error, BoardError::Blocked { .. }) {
+                        let _ = self.backend.txn(&self.replace(&call, &read)?).await?;
+                    }
+                    return Err(error);
+                }
+            };
+            read.whole.log.push_back(Logged { operation, answer: answer.clone() });
+            while read.whole.log.len() > LOG {
+                read.whole.log.pop_front();
+            }
+            let txn = self.replace(&call, &read)?;
+            match self.backend.txn(&txn).await {
+                Ok(TxnOutcome::Applied) => return Ok(answer),
+                Ok(TxnOutcome::Rejected) => {
+                    if self.is(WrongJudge::ConflictAtOnce) {
+                        return Err(BoardError::TxnConflict { attempts: attempt + 1 });
+                    }
+                }
+                Err(error) if error.is_indeterminate() => {
+                    if self.is(WrongJudge::UnknownIsUnavailable) {
+                        return Err(unavailable(self.backend.name()).into());
+                    }
+                    if self.is(WrongJudge::UnknownIsApplied) {
+                        return Ok(answer);
+                    }
+                    was_unknown = true;
+                    unknown = Some((txn, read.version, answer));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if unknown.is_some() { Err(call.unknown()) } else { Err(BoardError::TxnConflict { attempts: TRIES }) }
+    }
+
+    /// Whether a wrong judge forgets what it has sent.
+    fn runs_again(&self, call: &Call, unknown: &Option<(Txn, Version, Answer)>) -> bool {
+        unknown.is_some()
+            && (self.is(WrongJudge::UnknownIsJudgedAgain)
+                || match call.verb {
+                    Verb::Remove => self.is(WrongJudge::RemoveRunAgain),
+                    Verb::SetDeps => self.is(WrongJudge::SetDepsRunAgain),
+                    Verb::Add => self.is(WrongJudge::AddRunAgain),
+                    Verb::Cancel => self.is(WrongJudge::CancelRunAgain),
+                    _ => false,
+                })
+    }
+
+    fn wrongly_resolved(
+        &self,
+        call: &Call,
+        read: &Read,
+        base: Version,
+        answer: &Answer,
+    ) -> Option<Result<Answer, BoardError>> {
+        if self.is(WrongJudge::UnknownByOwner) && call.verb == Verb::Claim {
+            let owner = read.whole.tasks.get(&call.id).and_then(|record| record.owner.clone());
+            if owner == call.agent {
+                return Some(Ok(answer.clone()));
+            }
+        }
+        if self.is(WrongJudge::UnseenIsDead) && read.version == base {
+            return Some(Err(unavailable(self.backend.name()).into()));
+        }
+        None
+    }
+
+    /// The id as the board understands it.
+    fn ident(&self, id: &TaskId) -> Result<TaskId, BoardError> {
+        id.validate()?;
+        let text = id.as_str();
+        let text = match self.wrong {
+            Some(WrongJudge::IdsTrimmed) => text.trim().to_owned(),
+            Some(WrongJudge::IdsFolded) => text.to_lowercase(),
+            Some(WrongJudge::IdsNormalised) => {
+                text.chars().filter(|c| !('\u{300}'..'\u{370}').contains(c)).collect()
+            }
+            Some(WrongJudge::IdsDecoded) => text.replace("%2F", "/").replace("%25", "%"),
+            Some(WrongJudge::IdsCut) => text.split(':').next().unwrap_or_default().to_owned(),
+            _ => return Ok(id.clone()),
+        };
+        Ok(TaskId::unchecked(if text.is_empty() { id.as_str() } else { &text }))
+    }
+
+    fn forgotten_fence(&self, id: &TaskId, fence: Option<u64>) -> u64 {
+        let mut fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fence) = fence {
+            fences.insert(id.clone(), fence);
+        }
+        fences.get(id).copied().unwrap_or(0)
+    }
+}
+
+fn encode(whole: &Whole) -> Result<Vec<u8>, BoardError> {
+    serde_json::to_vec(whole)
+        .map_err(|error| BoardError::Invalid(format!("the board cannot be written: {error}")))
+}
+
+fn unavailable(backend: &'static str) -> BackendError {
+    BackendError::new(ErrorKind::Unavailable, backend, Operation::Txn, "the write did not happen")
+}
+
+/// Up to 10 ms, spread by the operation's own random bits.
+fn backoff(operation: OperationId, attempt: u32) -> Duration {
+    let spread = format!("{operation:?}").bytes().fold(u64::from(attempt), |sum, byte| {
+        sum.wrapping_mul(0x100_0000_01B3).wrapping_add(u64::from(byte))
+    });
+    let ceiling = 100 << attempt.min(7);
+    Duration::from_micros(spread % ceiling)
+}
+
+#[async_trait]
+impl Board for OneKeyBoard {
+    async fn list(&self) -> Result<Vec<Task>, BoardError> {
+        self.list_all().await
+    }
+
+    async fn get(&self, id: &TaskId) -> Result<Task, BoardError> {
+        let id = self.ident(id)?;
+        let read = self.read().await?;
+        match read.whole.tasks.get(&id) {
+            Some(record) => Ok(self.shown(&id, record)),
+            None => Err(BoardError::NotFound { id }),
+        }
+    }
+
+    async fn claim(&self, id: &TaskId, agent: &AgentId, request: ClaimRequest) -> Result<Claim, BoardError> {
+        self.claim_one(id, agent, request).await
+    }
+
+    async fn renew(&self, id: &TaskId, token: &Token, ttl: Duration) -> Result<Lease, BoardError> {
+        self.renew_lease(id, token, ttl).await
+    }
+
+    async fn release(&self, id: &TaskId, token: &Token) -> Result<(), BoardError> {
+        self.release_claim(id, token).await
+    }
+
+    async fn complete(&self, id: &TaskId, token: &Token, outcome: Outcome) -> Result<Outcome, BoardError> {
+        self.complete_task(id, token, outcome).await
+    }
+}
+
+#[async_trait]
+impl ExtendedBoard for OneKeyBoard {
+    async fn add(&self, task: TaskSpec) -> Result<Added, BoardError> {
+        Ok(self.add_all(vec![task]).await?.into_added())
+    }
+
+    async fn add_plan(&self, plan: &Plan) -> Result<PlanReport, BoardError> {
+        self.add_tasks(plan).await
+    }
+
+    async fn remove(&self, id: &TaskId) -> Result<(), BoardError> {
+        self.remove_task(id).await
+    }
+
+    async fn set_deps(
+        &self,
+        id: &TaskId,
+        deps: &[TaskId],
+        expected_seq: Option<u64>,
+    ) -> Result<(), BoardError> {
+        self.replace_deps(id, deps, expected_seq).await
+    }
+
+    async fn fail(&self, id: &TaskId, token: &Token, reason: Outcome) -> Result<Outcome, BoardError> {
+        self.fail_task(id, token, reason).await
+    }
+
+    async fn cancel(&self, id: &TaskId) -> Result<(), BoardError> {
+        self.cancel_task(id).await
+    }
+
+    async fn reopen(&self, id: &TaskId) -> Result<(), BoardError> {
+        self.reopen_task(id).await
+    }
+
+    async fn revoke(&self, id: &TaskId, fence: u64) -> Result<(), BoardError> {
+        self.revoke_claim(id, fence).await
+    }
+
+    async fn claim_next(
+        &self,
+        agent: &AgentId,
+        filter: &Filter,
+        ttl: Duration,
+    ) -> Result<Option<Claim>, BoardError> {
+        self.claim_first(agent, filter, ttl).await
+    }
+}

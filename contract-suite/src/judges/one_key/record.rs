@@ -1,0 +1,239 @@
+//! What stands under the one key.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use coord_core::board::{
+    Added, AgentId, Claim, Lease, LeaseInfo, Outcome, PlanReport, State, Task, TaskId, TaskSpec,
+};
+use coord_core::{Bytes, OperationId, RequestId, Timestamp, Token};
+use serde::{Deserialize, Serialize};
+
+/// The whole board.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Whole {
+    #[serde(rename = "n")]
+    pub(super) next_order: u64,
+    #[serde(rename = "f")]
+    pub(super) floor_fence: u64,
+    #[serde(rename = "q")]
+    pub(super) floor_seq: u64,
+    #[serde(rename = "t")]
+    pub(super) tasks: BTreeMap<TaskId, Record>,
+    #[serde(rename = "l")]
+    pub(super) log: VecDeque<Logged>,
+    /// Only wrong judges put something here.
+    #[serde(rename = "j", default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) junk: Vec<Token>,
+}
+
+/// An operation that was applied, and what it answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Logged {
+    pub(super) operation: OperationId,
+    pub(super) answer: Answer,
+}
+
+/// What a verb answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Nothing,
+    Claim { task: Box<Task>, token: Token, fence: u64, until: Option<Timestamp> },
+    Lease { token: Token, fence: u64, until: Option<Timestamp> },
+    Outcome(Outcome),
+    Added { added: usize, existed: usize },
+    NoTask,
+}
+
+impl Answer {
+    pub(super) fn claim(id: &TaskId, record: &Record, token: &Token) -> Answer {
+        let (fence, until) = (record.fence, record.until);
+        Answer::Claim { task: Box::new(record.task(id)), token: token.clone(), fence, until }
+    }
+
+    pub(super) fn into_claim(self) -> Option<Claim> {
+        match self {
+            Answer::Claim { task, token, fence, until } => {
+                Some(Claim { task: *task, lease: Lease { token, fence, until } })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn into_lease(self) -> Option<Lease> {
+        match self {
+            Answer::Lease { token, fence, until } => Some(Lease { token, fence, until }),
+            _ => None,
+        }
+    }
+
+    pub(super) fn into_outcome(self) -> Outcome {
+        match self {
+            Answer::Outcome(outcome) => outcome,
+            _ => Outcome::default(),
+        }
+    }
+
+    pub(super) fn into_report(self) -> PlanReport {
+        match self {
+            Answer::Added { added, existed } => PlanReport { added, existed },
+            _ => PlanReport::default(),
+        }
+    }
+
+    pub(super) fn into_added(self) -> Added {
+        if self.into_report().added > 0 { Added::New } else { Added::Existed }
+    }
+}
+
+/// Which verb ended a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Ended {
+    Released,
+    Completed,
+    Failed,
+}
+
+/// How the last claim ended, so that its holder may ask again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Settled {
+    pub(super) token: Token,
+    pub(super) verb: Ended,
+    pub(super) outcome: Outcome,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn is_open(state: &State) -> bool {
+    *state == State::Open
+}
+
+fn open() -> State {
+    State::Open
+}
+
+/// One task. Short names and left-out defaults keep a board of ten thousand tasks within one transaction.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    #[serde(rename = "q")]
+    pub(super) seq: u64,
+    #[serde(rename = "o")]
+    pub(super) order: u64,
+    #[serde(rename = "m")]
+    pub(super) touched: Timestamp,
+    #[serde(rename = "s", default = "open", skip_serializing_if = "is_open")]
+    pub(super) state: State,
+    #[serde(rename = "f", default, skip_serializing_if = "is_default")]
+    pub(super) fence: u64,
+    #[serde(rename = "t", default, skip_serializing_if = "is_default")]
+    pub(super) title: String,
+    #[serde(rename = "d", default, skip_serializing_if = "is_default")]
+    pub(super) deps: Vec<TaskId>,
+    /// The dependencies of the definition that was added, if they have been replaced.
+    #[serde(rename = "c", default, skip_serializing_if = "is_default")]
+    pub(super) created_deps: Option<Vec<TaskId>>,
+    #[serde(rename = "b", default, skip_serializing_if = "is_default")]
+    pub(super) labels: Vec<String>,
+    #[serde(rename = "p", default, skip_serializing_if = "is_default")]
+    pub(super) priority: i32,
+    #[serde(rename = "y", default, skip_serializing_if = "is_default")]
+    pub(super) payload: Bytes,
+    #[serde(rename = "a", default, skip_serializing_if = "is_default")]
+    pub(super) attempts: u32,
+    #[serde(rename = "w", default, skip_serializing_if = "is_default")]
+    pub(super) owner: Option<AgentId>,
+    #[serde(rename = "k", default, skip_serializing_if = "is_default")]
+    pub(super) token: Option<Token>,
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
+    pub(super) request: Option<RequestId>,
+    #[serde(rename = "u", default, skip_serializing_if = "is_default")]
+    pub(super) until: Option<Timestamp>,
+    #[serde(rename = "e", default, skip_serializing_if = "is_default")]
+    pub(super) outcome: Option<Outcome>,
+    #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
+    pub(super) settled: Option<Settled>,
+    /// Who got which token: only a wrong judge keeps it.
+    #[serde(rename = "x", default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) past: Vec<(Token, AgentId)>,
+}
+
+impl Record {
+    pub(super) fn new(spec: &TaskSpec, seq: u64, fence: u64, order: u64, now: Timestamp) -> Self {
+        Record {
+            seq,
+            order,
+            touched: now,
+            state: State::Open,
+            fence,
+            title: spec.title.clone(),
+            deps: spec.deps.clone(),
+            created_deps: None,
+            labels: spec.labels.clone(),
+            priority: spec.priority,
+            payload: spec.payload.clone(),
+            attempts: 0,
+            owner: None,
+            token: None,
+            request: None,
+            until: None,
+            outcome: None,
+            settled: None,
+            past: Vec::new(),
+        }
+    }
+
+    /// Whether it was added with this definition.
+    pub(super) fn was_defined_as(&self, spec: &TaskSpec) -> bool {
+        self.title == spec.title
+            && *self.created_deps.as_ref().unwrap_or(&self.deps) == spec.deps
+            && self.labels == spec.labels
+            && self.priority == spec.priority
+            && self.payload == spec.payload
+    }
+
+    /// Counts a change.
+    pub(super) fn touch(&mut self, now: Timestamp) {
+        self.seq += 1;
+        self.touched = now;
+    }
+
+    /// Ends the claim.
+    pub(super) fn unclaim(&mut self, state: State) {
+        self.state = state;
+        self.owner = None;
+        self.token = None;
+        self.request = None;
+        self.until = None;
+    }
+
+    pub(super) fn is_held_by(&self, token: &Token) -> bool {
+        self.state == State::Claimed && self.token.as_ref() == Some(token)
+    }
+
+    /// How a claim of this token ended, if it was the last one.
+    pub(super) fn settled_by(&self, token: &Token, verb: Ended) -> Option<&Settled> {
+        self.settled.as_ref().filter(|settled| settled.token == *token && settled.verb == verb)
+    }
+
+    pub(super) fn task(&self, id: &TaskId) -> Task {
+        let mut task = Task::new(id.clone());
+        task.title.clone_from(&self.title);
+        task.deps.clone_from(&self.deps);
+        task.state = self.state;
+        task.owner.clone_from(&self.owner);
+        task.lease =
+            (self.state == State::Claimed).then_some(LeaseInfo { fence: self.fence, until: self.until });
+        task.seq = self.seq;
+        task.fence = self.fence;
+        task.order = self.order;
+        task.priority = self.priority;
+        task.labels.clone_from(&self.labels);
+        task.attempts = self.attempts;
+        task.outcome.clone_from(&self.outcome);
+        task.touched = self.touched;
+        task.payload = self.payload.clone();
+        task
+    }
+}

@@ -1,0 +1,256 @@
+//! The ways in which a board can be wrong, each with the clause that must notice it.
+
+macro_rules! wrong_judges {
+    ($($(#[doc = $what:literal])+ $name:ident => $clause:literal,)+) => {
+        /// A way in which [`OneKeyBoard`](super::OneKeyBoard) judges wrongly.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum WrongJudge {
+            $($(#[doc = $what])+ $name,)+
+        }
+
+        impl WrongJudge {
+            /// All of them.
+            pub const ALL: &'static [WrongJudge] = &[$(WrongJudge::$name),+];
+
+            /// The clause that must fail on it.
+            #[must_use]
+            pub fn clause(self) -> &'static str {
+                match self {
+                    $(WrongJudge::$name => $clause,)+
+                }
+            }
+
+            /// What it does wrong, in one sentence.
+            #[must_use]
+            pub fn what(self) -> &'static str {
+                match self {
+                    $(WrongJudge::$name => concat!($($what),+).trim_ascii(),)+
+                }
+            }
+        }
+    };
+}
+
+wrong_judges! {
+    /// A claim by the agent that holds the task is answered with the standing lease.
+    SameNameOwns => "T01",
+    /// Dependencies are judged before the state of the task.
+    BlockedBeforeTerminal => "T01",
+    /// Only the first of the dependencies that block is named.
+    BlockedNamesOne => "T01",
+    /// A failed or cancelled dependency is told as one that is still pending.
+    FailedIsPending => "T01",
+    /// A failed or cancelled dependency counts as done.
+    FailedCountsAsDone => "T01",
+    /// An unknown task is told as open and empty.
+    UnknownIsInvalid => "T01",
+    /// A claim takes two transactions.
+    ClaimInTwo => "T02",
+    /// A claim does not move the seq.
+    ClaimKeepsSeq => "T02",
+    /// The end of a lease is rounded to whole seconds.
+    UntilRounded => "T02",
+    /// The claim answers one fence and stores another.
+    FenceAnsweredWrong => "T02",
+    /// A claim asserts nothing.
+    ClaimUnasserted => "T03",
+    /// The fence moves by two.
+    FenceByTwo => "T03",
+    /// A racer that lost is told of a conflict and not of the winner.
+    ConflictAtOnce => "T03",
+    /// A racer that lost is given the winner's lease.
+    LoserGetsLease => "T03",
+    /// A token is compared by the name of the agent that it was given to.
+    TokenByAgent => "T04",
+    /// A takeover hands out the old token.
+    TakeoverKeepsToken => "T04",
+    /// A takeover keeps the fence.
+    TakeoverKeepsFence => "T04",
+    /// A lease never expires.
+    NeverExpires => "T04",
+    /// A lease lives until after its end.
+    ExpiresOneLater => "T04",
+    /// The old holder may still fail a task that was taken over.
+    StaleFail => "T04",
+    /// A release with any token is accepted.
+    ReleaseByAnybody => "T05",
+    /// The fence restarts after a release.
+    FenceRestarts => "T05",
+    /// A released task keeps its owner.
+    ReleaseKeepsOwner => "T05",
+    /// The holder may not complete after expiry, though nobody took over.
+    CompleteTooLate => "T06",
+    /// A done dependency counts only once its lease would have expired.
+    DoneCountsLate => "T06",
+    /// A completion with any token is accepted.
+    CompleteByAnybody => "T06",
+    /// A later outcome replaces the first.
+    OutcomeOverwritten => "T07",
+    /// The last token completes a task that it has released.
+    CompleteAfterRelease => "T07",
+    /// The token of a completion releases as well.
+    ReleaseAfterComplete => "T07",
+    /// Repeating a verb loses the lease.
+    RepeatIsLost => "T07",
+    /// Repeating a verb is a transition again.
+    RepeatMovesSeq => "T07",
+    /// A release is answered again though the task was claimed again.
+    ReleaseRemembered => "T07",
+    /// A repeated completion is answered from the log of the last operations only.
+    CompleteForgotten => "T07",
+    /// Any token is told the outcome of a done task.
+    OutcomeToAnybody => "T07",
+    /// A renewal exactly at expiry is accepted.
+    RenewAtExpiry => "T08",
+    /// A renewal after expiry is accepted while nobody took over.
+    RenewTooLate => "T08",
+    /// A renewal with any token is accepted.
+    RenewByAnybody => "T08",
+    /// A renewal gives a new token.
+    RenewNewToken => "T08",
+    /// A renewal adds the ttl to the old end.
+    RenewAdds => "T08",
+    /// A renewal never shortens a lease.
+    RenewNeverShortens => "T08",
+    /// A refused renewal still moves the task.
+    RefusedRenewMoves => "T08",
+    /// A ttl of zero is accepted.
+    ZeroTtl => "T09",
+    /// A ttl beyond the representable time ends at the last representable one.
+    TtlSaturates => "T09",
+    /// A lease without a ttl ends after an hour.
+    ForeverIsAnHour => "T09",
+    /// A renewal by zero is accepted.
+    RenewZero => "T09",
+    /// A claim that finds itself blocked writes back what it has read.
+    LostCompletion => "T10",
+    /// A claim that was rejected once is judged on the dependencies that it first read.
+    OldDefinition => "T11",
+    /// The listing is read in two halves.
+    TornList => "T12",
+    /// The listing ends after a thousand tasks.
+    ListCut => "T12",
+    /// A listing of more than 9,999 tasks leaves the rest out.
+    ListNeverTooLarge => "T12",
+    /// The listing is in the order of creation.
+    ListUnsorted => "T12",
+    /// Foreign bytes are read as an empty board.
+    GarbageIsEmpty => "T13",
+    /// A renewal does not move the seq.
+    RenewKeepsSeq => "T14",
+    /// New dependencies do not move the seq.
+    SetDepsKeepsSeq => "T14",
+    /// The seq restarts when an id is added again.
+    SeqRestarts => "T14",
+    /// A cancelled task keeps its seq.
+    CancelKeepsSeq => "T14",
+    /// Tokens come from a small space.
+    SmallTokens => "T15",
+    /// The token of a claim that lost is stored.
+    LoserStored => "T15",
+    /// An id with another definition is overwritten.
+    AddOverwrites => "T16",
+    /// Another definition is told as the same.
+    AnyDefinitionExisted => "T16",
+    /// An unknown dependency is accepted.
+    UnknownDepAccepted => "T16",
+    /// A cycle is accepted.
+    CycleAccepted => "T16",
+    /// A cycle is named by one task.
+    CycleWithoutPath => "T16",
+    /// Edges are written without an assert.
+    EdgesUnasserted => "T16",
+    /// The limit of dependencies is not enforced.
+    AnyNumberOfDeps => "T16",
+    /// A plan is added in two halves.
+    PlanInHalves => "T17",
+    /// A plan that is added again is refused.
+    PlanNotResumable => "T17",
+    /// The same definition again moves the seq.
+    ExistedMovesSeq => "T17",
+    /// A plan is added in the order of its names.
+    PlanByName => "T17",
+    /// New dependencies unclaim a claimed task.
+    SetDepsUnclaims => "T18",
+    /// New dependencies are accepted once the lease has expired.
+    SetDepsExpired => "T18",
+    /// A held task is removed.
+    RemoveHeld => "T18",
+    /// A task is removed once its lease has expired.
+    RemoveExpired => "T18",
+    /// New dependencies of a done task are accepted.
+    SetDepsTerminal => "T18",
+    /// Finished tasks do not count as dependents.
+    FinishedDependents => "T19",
+    /// Removal forgets the fence.
+    FenceForgotten => "T19",
+    /// The handle and not the store remembers the fences of removed tasks.
+    FenceInHandle => "T19",
+    /// Cancelling leaves the token valid.
+    CancelKeepsToken => "T22",
+    /// A revoked token still completes.
+    RevokeKeepsToken => "T22",
+    /// Revoking does not look at the fence.
+    RevokeAnyFence => "T22",
+    /// A cancelled task keeps its owner.
+    CancelKeepsOwner => "T27",
+    /// A done task can be reopened.
+    ReopenDone => "T27",
+    /// Removal does not look at dependents that are open.
+    RemoveDangles => "T27",
+    /// Ids are trimmed.
+    IdsTrimmed => "T28",
+    /// Ids are compared without case.
+    IdsFolded => "T28",
+    /// Combining characters are dropped from ids.
+    IdsNormalised => "T28",
+    /// Ids are percent-decoded.
+    IdsDecoded => "T28",
+    /// Ids end at the first colon.
+    IdsCut => "T28",
+    /// Leases end by the client's clock although the store has one.
+    ClientClock => "T29",
+    /// Without a store clock the taker waits no margin.
+    NoMargin => "T29",
+    /// An unknown write is told as one that did not happen.
+    UnknownIsUnavailable => "T30",
+    /// An unknown write is told as one that happened.
+    UnknownIsApplied => "T30",
+    /// An unknown write is judged afresh without looking for its own traces.
+    UnknownIsJudgedAgain => "T30",
+    /// An unknown claim is resolved by the owner's name.
+    UnknownByOwner => "T30",
+    /// A write that has not been seen is told as one that will never be.
+    UnseenIsDead => "T30",
+    /// A failing read after an unknown write is told as if nothing had been sent.
+    GoneIsUnavailable => "T30",
+    /// A lost reply of remove is run again on whatever has the id.
+    RemoveRunAgain => "T34",
+    /// A lost reply of set_deps is run again over a later edit.
+    SetDepsRunAgain => "T34",
+    /// A lost reply of add is run again though the task was removed since.
+    AddRunAgain => "T34",
+    /// A lost reply of cancel is run again on a task that was reopened since.
+    CancelRunAgain => "T34",
+    /// The title of a claimed task shows its token.
+    TokenInTitle => "T35",
+    /// The owner of a claimed task shows its token.
+    TokenInOwner => "T35",
+    /// The outcome of a done task shows the token that completed it.
+    TokenInOutcome => "T35",
+    /// Whoever is told that a task is taken is told its token.
+    TokenInTaken => "T35",
+    /// The labels of a claimed task show the request id.
+    RequestInLabels => "T35",
+    /// A request id is matched without the agent.
+    RequestOfAnybody => "T36",
+    /// The request id of an expired lease is honoured.
+    RequestOutlivesLease => "T36",
+    /// A request id that was seen is refused.
+    RequestIsTaken => "T36",
+    /// A request id matches its lease although that was released.
+    RequestAfterRelease => "T36",
+    /// The same request moves the end of the lease.
+    RequestRenews => "T36",
+}
