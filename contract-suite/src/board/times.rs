@@ -61,13 +61,13 @@ async fn ttls(cx: Context) -> Outcome {
     for ttl in bad {
         let taken = b.board.claim(&held, &agent("w"), ClaimRequest::for_ttl(ttl)).await;
         ensure_matches!(taken, Err(BoardError::Invalid(_)), "a claim of a held task for {ttl:?}");
-        let nothing = a.board.claim(&id("unknown"), &agent("w"), ClaimRequest::for_ttl(ttl)).await;
-        ensure_matches!(nothing, Err(BoardError::Invalid(_)), "a claim of an unknown task for {ttl:?}");
         let stranger = a.board.renew(&held, &coord_core::Token::mint(), ttl).await;
         ensure_matches!(stranger, Err(BoardError::Invalid(_)), "a renewal with a wrong token for {ttl:?}");
-        let nobody = a.board.renew(&id("unknown"), &coord_core::Token::mint(), ttl).await;
-        ensure_matches!(nobody, Err(BoardError::Invalid(_)), "a renewal of an unknown task for {ttl:?}");
     }
+    let nothing = a.board.claim(&id("unknown"), &agent("w"), ClaimRequest::for_ttl(Duration::ZERO)).await;
+    ensure_matches!(nothing, Err(BoardError::Invalid(_)), "a claim of an unknown task for no time");
+    let nothing = a.board.renew(&id("unknown"), &coord_core::Token::mint(), Duration::ZERO).await;
+    ensure_matches!(nothing, Err(BoardError::Invalid(_)), "a renewal of an unknown task for no time");
     ensure_eq!(b.list().await?, before, "the board after refused claims and renewals");
 
     // The last representable time is representable, and so is one microsecond.

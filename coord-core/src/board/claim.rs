@@ -194,6 +194,8 @@ impl Judge for Claiming<'_> {
         let entry = view.entry(&key)?;
         let mut head = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
         let time = view.time(head.touched);
+        // A ttl that makes no sense is refused before anything else is judged.
+        let until = self.request.ttl.map(|ttl| lease_end(time.now, ttl)).transpose()?;
         match head.state() {
             State::Open | State::Claimed => {}
             State::Unknown(code) => return Err(unknown_state(self.id, code)),
@@ -224,7 +226,6 @@ impl Judge for Claiming<'_> {
         }
         let mut asserts = vec![Assert::version(key.clone(), entry.version())];
         asserts.extend(self.judge_dependencies(view, &definition.deps)?);
-        let until = self.request.ttl.map(|ttl| lease_end(time.now, ttl)).transpose()?;
         head.state = StoredState(State::Claimed);
         head.held = Some(Held {
             owner: self.agent.clone(),
@@ -279,9 +280,9 @@ impl<B: Backend> BoardAdapter<B> {
         let judge = |time: Time, mut head: Head| {
             let lost = lease_lost(&head);
             let fence = head.fence;
+            let until = Some(lease_end(time.now, ttl)?);
             match &mut head.held {
                 Some(held) if held.token == *token && !time.is_over(held.until) => {
-                    let until = Some(lease_end(time.now, ttl)?);
                     held.until = until;
                     Ok(Change::Write(Box::new(head), Lease { token: token.clone(), fence, until }))
                 }
