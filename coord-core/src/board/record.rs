@@ -296,8 +296,19 @@ fn decode<T: serde::de::DeserializeOwned>(
 /// The guard, which exists on every open board.
 pub(crate) fn read_topology(entry: &Entry) -> Result<Topology, BoardError> {
     let key = topology_key();
-    decode(RecordKind::Topology, &key, entry)?
-        .ok_or_else(|| malformed(&key, "the board's guard record is gone"))
+    let topology: Topology = decode(RecordKind::Topology, &key, entry)?
+        .ok_or_else(|| malformed(&key, "the board's guard record is gone"))?;
+    check_counters(&key, [topology.next_order, topology.fence_floor, topology.seq_floor])?;
+    Ok(topology)
+}
+
+/// Counters move by one and have half of their range left when no board will ever get there. A larger one is damage; believed, it would
+/// overflow, and a fence start again.
+fn check_counters(key: &Key, counters: [u64; 3]) -> Result<(), BoardError> {
+    if counters.into_iter().any(|counter| counter > u64::MAX / 2) {
+        return Err(malformed(key, "a counter is larger than any board can count"));
+    }
+    Ok(())
 }
 
 /// The head of a task, `None` if there is no such task.
@@ -307,6 +318,7 @@ pub(crate) fn read_head(id: &TaskId, entry: &Entry) -> Result<Option<Head>, Boar
     if (head.state() == State::Claimed) != head.held.is_some() {
         return Err(malformed(&key, "a task is claimed exactly if somebody holds it"));
     }
+    check_counters(&key, [head.fence, head.seq, head.order])?;
     Ok(Some(head))
 }
 
@@ -367,6 +379,16 @@ mod tests {
         assert_eq!(digest(&spec(["a", "b"], ["x", "y"])), digest(&spec(["b", "a"], ["y", "x"])));
         assert_ne!(digest(&spec(["a", "b"], ["x", "y"])), digest(&spec(["a", "c"], ["x", "y"])));
         assert_ne!(digest(&spec(["a", "b"], ["x", "y"])), digest(&spec(["a", "b"], ["x", "y"]).priority(1)));
+    }
+
+    #[test]
+    fn a_counter_near_its_end_is_damage() {
+        let version = crate::Version::first(1).unwrap();
+        for (fence_floor, readable) in [(u64::MAX / 2, true), (u64::MAX / 2 + 1, false), (u64::MAX, false)] {
+            let topology = Topology { fence_floor, ..Topology::default() };
+            let read = read_topology(&Entry::Present { version, value: encode_topology(&topology) });
+            assert_eq!(read.is_ok(), readable, "{fence_floor}: {read:?}");
+        }
     }
 
     /// The bytes of every format version are kept here for ever: what was stored once must be read as the same.
