@@ -27,7 +27,7 @@ fn check_ttl(ttl: Duration) -> Result<(), BoardError> {
     Ok(())
 }
 
-fn lost(record: &Record) -> BoardError {
+pub(super) fn lost(record: &Record) -> BoardError {
     BoardError::LeaseLost { current_fence: record.fence }
 }
 
@@ -36,7 +36,7 @@ pub(super) fn taken(record: &Record) -> BoardError {
     BoardError::Taken { owner, until: record.until, fence: record.fence }
 }
 
-fn record<'a>(whole: &'a mut Whole, id: &TaskId) -> Result<&'a mut Record, BoardError> {
+pub(super) fn record<'a>(whole: &'a mut Whole, id: &TaskId) -> Result<&'a mut Record, BoardError> {
     whole.tasks.get_mut(id).ok_or_else(|| BoardError::NotFound { id: id.clone() })
 }
 
@@ -539,78 +539,6 @@ impl OneKeyBoard {
             })
             .await?;
         Ok(answer.into_outcome())
-    }
-
-    pub(super) async fn cancel_task(&self, id: &TaskId) -> Result<(), BoardError> {
-        let id = self.ident(id)?;
-        self.run(Call::new(Verb::Cancel, &id, None), |whole, time| {
-            let task = record(whole, &id)?;
-            match task.state {
-                State::Cancelled => return Ok(Judged::Keep(Answer::Nothing)),
-                state @ (State::Done | State::Failed | State::Unknown(_)) => {
-                    return Err(BoardError::Terminal { state });
-                }
-                _ => {}
-            }
-            let now = time.at(task.touched);
-            let (owner, token, seq) = (task.owner.clone(), task.token.clone(), task.seq);
-            task.unclaim(State::Cancelled);
-            task.touch(now);
-            match self.wrong {
-                Some(WrongJudge::CancelKeepsOwner) => task.owner = owner,
-                Some(WrongJudge::CancelKeepsToken) => task.token = token,
-                Some(WrongJudge::CancelKeepsSeq) => task.seq = seq,
-                _ => {}
-            }
-            Ok(Judged::Write(Answer::Nothing))
-        })
-        .await
-        .map(|_| ())
-    }
-
-    pub(super) async fn reopen_task(&self, id: &TaskId) -> Result<(), BoardError> {
-        let id = self.ident(id)?;
-        self.run(Call::new(Verb::Reopen, &id, None), |whole, time| {
-            let task = record(whole, &id)?;
-            match task.state {
-                State::Open => return Ok(Judged::Keep(Answer::Nothing)),
-                State::Claimed => return Err(taken(task)),
-                State::Done if self.is(WrongJudge::ReopenDone) => {}
-                state @ (State::Done | State::Unknown(_)) => return Err(BoardError::Terminal { state }),
-                _ => {}
-            }
-            let now = time.at(task.touched);
-            task.unclaim(State::Open);
-            task.outcome = None;
-            task.attempts = 0;
-            task.touch(now);
-            Ok(Judged::Write(Answer::Nothing))
-        })
-        .await
-        .map(|_| ())
-    }
-
-    pub(super) async fn revoke_claim(&self, id: &TaskId, fence: u64) -> Result<(), BoardError> {
-        let id = self.ident(id)?;
-        self.run(Call::new(Verb::Revoke, &id, None), |whole, time| {
-            let task = record(whole, &id)?;
-            if task.state != State::Claimed {
-                return Ok(Judged::Keep(Answer::Nothing));
-            }
-            if task.fence != fence && !self.is(WrongJudge::RevokeAnyFence) {
-                return Err(lost(task));
-            }
-            let now = time.at(task.touched);
-            let token = task.token.clone();
-            task.unclaim(State::Open);
-            if self.is(WrongJudge::RevokeKeepsToken) {
-                task.token = token;
-            }
-            task.touch(now);
-            Ok(Judged::Write(Answer::Nothing))
-        })
-        .await
-        .map(|_| ())
     }
 }
 

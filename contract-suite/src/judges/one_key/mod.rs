@@ -1,6 +1,7 @@
 //! The whole board as one JSON value under one key.
 
 mod claim;
+mod operators;
 mod record;
 mod topology;
 
