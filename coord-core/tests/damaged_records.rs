@@ -1,5 +1,7 @@
 //! Records that were damaged in the store: whatever the bytes are, no verb panics, and none writes over what it cannot read.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::time::Duration;
 
 use coord_core::board::{
