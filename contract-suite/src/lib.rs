@@ -5,6 +5,7 @@ mod backend;
 mod board;
 mod clause;
 mod context;
+mod document;
 mod faults;
 mod harness;
 pub mod history;
@@ -29,6 +30,7 @@ pub mod wrong;
 pub use adapter::AdapterBoards;
 pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, clause, clauses};
 pub use context::{Context, remove_all};
+pub use document::{contract_markdown, markdown};
 pub use harness::{
     BoardHarness, BoardSeat, Control, ControlError, Cut, CutPoint, Harness, Misconfiguration, ServerControl,
 };

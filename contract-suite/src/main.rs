@@ -55,6 +55,8 @@ enum Format {
     Text,
     /// One JSON document, and nothing else on standard output
     Json,
+    /// The contract as a document; only with --list
+    Markdown,
 }
 
 fn main() -> ExitCode {
@@ -75,6 +77,9 @@ fn main() -> ExitCode {
     }
     if !clauses().iter().any(|clause| options.selects(clause)) {
         return usage("no clause matches --filter and --layer; --list shows them all");
+    }
+    if arguments.format == Format::Markdown && !arguments.list {
+        return usage("--format markdown shows the contract, not a run: use it with --list");
     }
     if arguments.list {
         return print(&list(&options, arguments.format));
@@ -102,7 +107,7 @@ fn main() -> ExitCode {
         }
         let report = run_subject(&Subject::new(harness), &options).await;
         let text = match arguments.format {
-            Format::Text => report.to_string(),
+            Format::Text | Format::Markdown => report.to_string(),
             Format::Json => match serde_json::to_string_pretty(&report) {
                 Ok(json) => json + "\n",
                 Err(error) => return complain(1, &format!("the report cannot be written as JSON: {error}")),
@@ -122,6 +127,7 @@ fn list(options: &Options, format: Format) -> String {
         Format::Text => selected
             .map(|clause| format!("{:<14} {:<8} {}\n", clause.id, clause.layer, clause.promise))
             .collect(),
+        Format::Markdown => contract_suite::markdown(selected),
         Format::Json => {
             let rows: Vec<_> = selected
                 .map(|clause| {
