@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use contract_suite::wrong::{self, Wrong};
 use contract_suite::{
-    Clause, Harness, Layer, Options, RowResult, SimHarness, Subject, check, clause, clauses, run_clause,
+    Clause, Harness, Layer, Options, RowResult, SimHarness, Subject, check, clause, clauses, process,
+    run_clause,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -17,6 +18,11 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .expect("the system can start threads");
+    // The clauses with several processes start this program again.
+    let worker = wrong::of_this_worker().unwrap_or_else(wrong::right);
+    if let Some(code) = runtime.block_on(process::serve(worker)) {
+        return code;
+    }
     let mut arguments = Arguments::from_args();
     // Many of them mostly wait.
     arguments.test_threads = arguments.test_threads.or(Some(4));
@@ -31,7 +37,8 @@ fn main() -> ExitCode {
     for clause in clauses().iter().filter(|clause| is_tried_on_the_small_store(clause)) {
         let handle = runtime.handle().clone();
         let name = format!("{} is green on the right small store", clause.id);
-        trials.push(Trial::test(name, move || handle.block_on(is_green(wrong::right(), clause.id))));
+        let right = if clause.needs.processes { wrong::right_for_processes } else { wrong::right };
+        trials.push(Trial::test(name, move || handle.block_on(is_green(right(), clause.id))));
     }
     trials.extend(FAULT_CLAUSES.map(|id| {
         let handle = runtime.handle().clone();
@@ -81,12 +88,11 @@ fn ids_are_unique() -> Result<(), Failed> {
 
 const FAULT_CLAUSES: [&str; 9] = ["B40", "B41", "B42", "B43", "B44", "B45", "B46", "B48", "B51"];
 
-/// What only needs handles on one store, and what the small store lets be done to it. (Recorded histories have wrong backends in a test of
-/// their own, and several processes need a store that outlives one.)
+/// What only needs handles on one store, or several processes, and what the small store lets be done to it.
 fn is_tried_on_the_small_store(clause: &Clause) -> bool {
     let number = clause.id[1..].split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0);
     let tried = (1..40).contains(&number) || number == 45;
-    clause.layer == Layer::Backend && tried && !clause.needs.processes && !clause.needs.exclusive
+    clause.layer == Layer::Backend && tried && !clause.needs.exclusive
 }
 
 fn every_clause_has_a_wrong_backend() -> Result<(), Failed> {

@@ -70,7 +70,7 @@ async fn dropped_at_every_poll(cx: &Context, contended: bool) -> Outcome {
     }
     let (cx_, finished) = (cx.clone(), done.clone());
     legs.push(Box::pin(async move {
-        let result = drops(&cx_, &handles, &keys).await;
+        let result = drops(&cx_, &handles, &keys, contended).await;
         finished.store(true, Ordering::Release);
         result
     }));
@@ -78,7 +78,8 @@ async fn dropped_at_every_poll(cx: &Context, contended: bool) -> Outcome {
     Ok(())
 }
 
-async fn drops(cx: &Context, handles: &[Arc<dyn Backend>], keys: &[Key]) -> Outcome {
+async fn drops(cx: &Context, handles: &[Arc<dyn Backend>], keys: &[Key], contended: bool) -> Outcome {
+    let mut sent = 1;
     let mut rng = cx.rng(1);
     let counter = key("after");
     for round in cx.rounds(40, 400) {
@@ -105,11 +106,16 @@ async fn drops(cx: &Context, handles: &[Arc<dyn Backend>], keys: &[Key]) -> Outc
                     puts.reverse();
                 }
                 let txn = Txn::new(asserts, puts)?;
+                sent += 1;
                 if let Some(ended) = poll_and_drop(victim.txn(&txn), polls, pause).await {
                     // Lost races are nothing new here, and errors are.
                     let _ = ended?;
                 }
             }
+        }
+        if !contended {
+            let count = witness.version(&keys[0]).await?.count();
+            ensure!(count <= sent, "saw {count} writes of {sent} transactions, dropped ones included");
         }
         for (place, handle) in [("the handle whose future was dropped", victim), ("another handle", witness)]
         {

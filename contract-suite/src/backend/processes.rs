@@ -10,7 +10,7 @@ use crate::clause::{Clause, Layer, Needs, Outcome, Verdict};
 use crate::context::Context;
 use crate::probe::{Probe, key};
 use crate::process::{Job, Seat, run_workers};
-use crate::{ensure, ensure_eq};
+use crate::{ensure, ensure_eq, fail};
 
 pub(crate) const CLAUSES: &[Clause] = &[
     Clause {
@@ -38,10 +38,11 @@ pub(crate) const CLAUSES: &[Clause] = &[
     },
 ];
 
-pub(crate) const JOBS: &[Job] = &[RACE, SKEW, INCREMENT];
+pub(crate) const JOBS: &[Job] = &[RACE, SKEW, ONCE, INCREMENT];
 
 const RACE: Job = Job { name: "race", body: race };
 const SKEW: Job = Job { name: "skew", body: skew };
+const ONCE: Job = Job { name: "once", body: once };
 const INCREMENT: Job = Job { name: "increment", body: increment_many };
 
 const WORKERS: u64 = 3;
@@ -116,7 +117,7 @@ async fn one_winner(cx: Context) -> Outcome {
             "the value, which must be the winner's"
         );
     }
-    Ok(())
+    applied_once(&cx, 1).await
 }
 
 /// The two keys of a round are present, absent, or one of each; what is present is deleted in some rounds.
@@ -170,6 +171,59 @@ async fn write_skew(cx: Context) -> Outcome {
             "saw {count} of two processes applied in round {round}, where each asserts what the other one writes"
         );
     }
+    applied_once(&cx, 2).await
+}
+
+/// Looks, and writes what it has looked at, without a pause, until it has lost enough races; returns the versions on which it was applied.
+fn once(seat: Seat) -> BoxFuture<'static, Result<Value, Verdict>> {
+    Box::pin(async move {
+        let worker = field(&seat.request, "worker") as usize;
+        let names = shared(field(&seat.request, "keys"));
+        let own = names[worker % names.len()].clone();
+        gate(&*seat.backend, &format!("once{}", names.len()), worker as u64, WORKERS).await?;
+        let clock = SystemClock::new();
+        let start = clock.monotonic();
+        let (mut applied, mut lost) = (Vec::new(), 0);
+        for round in 0.. {
+            if round >= 50 && (lost >= 100 || clock.monotonic() - start > Duration::from_secs(3)) {
+                break;
+            }
+            let snapshot = seat.backend.look(&names).await?;
+            let asserts: Vec<Assert> = (snapshot.iter())
+                .map(|(name, entry)| Assert::version(name.clone(), entry.version()))
+                .collect();
+            let put = Mutation::put(own.clone(), format!("{worker} {round}"));
+            if seat.backend.attempt(&asserts, &[put]).await?.is_applied() {
+                applied
+                    .push(asserts.into_iter().map(|assert| assert.version.to_string()).collect::<Vec<_>>());
+            } else {
+                lost += 1;
+            }
+        }
+        Ok(json!(applied))
+    })
+}
+
+fn shared(keys: u64) -> Vec<Key> {
+    (0..keys).map(|n| key(format!("once/{keys}/{n}"))).collect()
+}
+
+/// No two processes are applied on the same versions: of one key, or of two of which each process writes its own.
+async fn applied_once(cx: &Context, keys: u64) -> Outcome {
+    let handle = cx.open().await?;
+    for name in shared(keys) {
+        handle.set(&name, "0").await?;
+    }
+    let requests = (0..WORKERS).map(|worker| json!({ "worker": worker, "keys": keys })).collect();
+    let mut applied: Vec<Vec<String>> = Vec::new();
+    for answer in run_workers(cx, &ONCE, requests).await? {
+        applied.extend(serde_json::from_value::<Vec<Vec<String>>>(answer)?);
+    }
+    applied.sort();
+    if let Some(twice) = applied.windows(2).find(|pair| pair[0] == pair[1]) {
+        fail!("saw two transactions applied that both asserted {:?} and wrote one of them", twice[0]);
+    }
+    ensure!(!applied.is_empty(), "saw no transaction applied of all that were tried");
     Ok(())
 }
 

@@ -150,7 +150,7 @@ async fn large_versions(cx: Context) -> Outcome {
     handles[0].set(&key("other"), "o").await?;
     let mut edges = Vec::new();
     for edge in [1_u64 << 31, 1 << 32, 1 << 53, 1 << 62, Version::MAX_HALF - 8] {
-        edges.extend([edge - 2, edge - 1, edge, edge + 1, edge + 2]);
+        edges.extend([edge - 1, edge, edge + 1]);
     }
     let mut set = 0;
     for (n, edge) in edges.iter().copied().enumerate() {

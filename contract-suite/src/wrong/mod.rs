@@ -8,6 +8,7 @@ mod asserts;
 mod bent;
 mod commits;
 mod faults;
+mod file;
 mod flaw;
 mod harness;
 mod history;
@@ -57,6 +58,7 @@ const FILES: &[&[Wrong]] = &[
     answers::WRONG,
     listings::WRONG,
     timing::WRONG,
+    file::WRONG,
     faults::WRONG,
     history::WRONG,
 ];
@@ -70,4 +72,17 @@ pub fn backends() -> impl Iterator<Item = &'static Wrong> {
 #[must_use]
 pub fn right() -> Arc<dyn Harness> {
     Arc::new(ToyHarness::new(&toy::RIGHT))
+}
+
+/// A small right store that several processes open.
+#[must_use]
+pub fn right_for_processes() -> Arc<dyn Harness> {
+    file::right()
+}
+
+/// The harness that this process was started for as a worker, if it was: what a test program that tries these backends passes to
+/// [`process::serve`](crate::process::serve).
+#[must_use]
+pub fn of_this_worker() -> Option<Arc<dyn Harness>> {
+    file::of_this_worker()
 }

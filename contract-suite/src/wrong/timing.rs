@@ -46,6 +46,7 @@ enum Flaw {
     DisjointConflict,
     FirstAssertsLocked,
     ValueOfAnother,
+    DroppedAgain,
 }
 
 macro_rules! flawed {
@@ -101,6 +102,7 @@ pub(super) const WRONG: &[Wrong] = &[
     flawed!("M173", "transactions on different keys reject one another", ["B10"], DisjointConflict),
     flawed!("M174", "only the first 16 asserts are checked under the lock", ["B20"], FirstAssertsLocked),
     flawed!("M175", "the version of one instant with the value of another one", ["B05"], ValueOfAnother),
+    flawed!("M179", "a dropped transaction is sent once more", ["B24"], DroppedAgain),
 ];
 
 /// Lets others run, on this thread and on others.
@@ -113,6 +115,21 @@ async fn gap() {
 
 /// How long the others must have been quiet before the starved client gets its turn.
 const QUIET_MICROS: u64 = 300_000;
+
+/// Sends a transaction again if the call that sent it is dropped before it ends.
+struct Again {
+    toy: Handle,
+    txn: Option<Txn>,
+}
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        if let Some(txn) = self.txn.take() {
+            // Nobody is there to be answered.
+            let _ = self.toy.txn_now(&txn);
+        }
+    }
+}
 
 struct Flawed {
     toy: Handle,
@@ -410,6 +427,13 @@ impl Backend for Flawed {
                     gap().await;
                 }
                 Ok(TxnOutcome::Applied)
+            }
+            Flaw::DroppedAgain => {
+                let mut again = Again { toy: self.toy.clone(), txn: Some(txn.clone()) };
+                let outcome = self.toy.txn_now(txn);
+                gap().await;
+                again.txn = None;
+                outcome
             }
             Flaw::DisjointConflict => {
                 let before = self.toy.with(|space| space.writes);
