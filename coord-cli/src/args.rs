@@ -22,8 +22,8 @@ A plan:
 
   [[task]]
   id = \"build\"
-  run = \"make\"          # `sh -c` gets it; it sees COORD_TASK, COORD_FENCE
-                        # and COORD_BOARD
+  run = \"make\"          # `sh -c` gets it; it sees COORD_TASK, COORD_FENCE,
+                        # COORD_BOARD and COORD_STORE
   [[task]]
   id = \"test\"
   title = \"Run the tests\"

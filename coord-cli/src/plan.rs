@@ -81,6 +81,9 @@ struct Located {
 pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<(Option<Namespace>, Plan), PlanError> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| PlanError::not_utf8(file, bytes, error.valid_up_to()))?;
+    // An editor of another system ends lines with CR LF, and a shell does not: `set -e\r` is an illegal option. TOML lets a reader choose.
+    let unix = text.replace("\r\n", "\n");
+    let text = unix.as_str();
     let mut problems = Problems::new(file, text);
     let table = match DeTable::parse(text) {
         Ok(table) => table.into_inner(),
@@ -411,6 +414,17 @@ run = 'true'
             shown.contains("did you mean \"build\"?") && shown.contains("did you mean `deps`?"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn line_ends_of_another_system_do_not_reach_the_shell() {
+        let text = b"[[task]]\r\nid = 'a'\r\nrun = \"\"\"\r\nset -e\r\nprintf 'x\\r\\n'\r\n\"\"\"\r\n";
+        let (_, plan) = parse("p.toml", text).unwrap();
+        let run = Definition::from_payload(&plan.tasks()[0].payload).unwrap().run;
+        // What is written as an escape is meant.
+        assert_eq!(run, "set -e\nprintf 'x\r\n'\n");
+        let error = parse("p.toml", b"[[task]]\r\nid = 'a'\r\nrun = 1\r\n").unwrap_err();
+        assert_eq!((error.problems()[0].line, error.problems()[0].column), (3, 7));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What people see of a run while it goes on, on standard error: a bar and a line for each running task on a terminal, plain lines
 //! elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
@@ -20,7 +20,36 @@ const NAME: usize = 50;
 pub(crate) struct Progress {
     bars: Option<Bars>,
     total: usize,
-    done: usize,
+    done: Done,
+}
+
+/// How many tasks are done, as a number that never goes back. A look at the board and the message of a worker come in any order, so
+/// that the one may or may not count the other.
+#[derive(Debug, Default)]
+struct Done {
+    /// Those that were done before the first worker began.
+    before: Option<usize>,
+    /// Those that the workers of this run have done.
+    here: BTreeSet<String>,
+    most: usize,
+}
+
+impl Done {
+    /// The board was looked at, and so many were done.
+    fn looked(&mut self, done: usize) {
+        self.before.get_or_insert(done);
+        self.most = self.most.max(done);
+    }
+
+    /// A worker of this run has done a task.
+    fn settled(&mut self, task: &str) {
+        self.here.insert(task.to_owned());
+        self.most = self.most.max(self.before.unwrap_or(0) + self.here.len());
+    }
+
+    fn of(&self, total: usize) -> usize {
+        self.most.min(total)
+    }
 }
 
 #[derive(Debug)]
@@ -40,16 +69,16 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(200));
             Bars { all, bar, running: BTreeMap::new() }
         });
-        Progress { bars, total, done: 0 }
+        Progress { bars, total, done: Done::default() }
     }
 
     /// Where the tasks stand.
     pub(crate) fn counts(&mut self, counts: &Counts) {
         self.total = counts.total();
-        self.done = counts.get(Standing::Done);
+        self.done.looked(counts.get(Standing::Done));
         if let Some(bars) = &self.bars {
             bars.bar.set_length(self.total as u64);
-            bars.bar.set_position(self.done as u64);
+            bars.bar.set_position(self.done.of(self.total) as u64);
             let failed = counts.get(Standing::Failed);
             bars.bar.set_message(if failed > 0 { format!("{failed} failed") } else { String::new() });
         }
@@ -81,10 +110,9 @@ impl Progress {
     pub(crate) fn settled(&mut self, worker: usize, task: &str, how: Settled, ended: Option<&Ended>) {
         self.freed(worker);
         if how == Settled::Done {
-            // The next look at the board counts exactly.
-            self.done = (self.done + 1).min(self.total);
+            self.done.settled(task);
             if let Some(bars) = &self.bars {
-                bars.bar.set_position(self.done as u64);
+                bars.bar.set_position(self.done.of(self.total) as u64);
                 return;
             }
         }
@@ -94,7 +122,7 @@ impl Progress {
             (how, _) => format!("{how:<9} {task}"),
         };
         let width = self.total.to_string().len();
-        self.say(&format!("[{:>width$}/{}] {what}", self.done, self.total));
+        self.say(&format!("[{:>width$}/{}] {what}", self.done.of(self.total), self.total));
     }
 
     /// Something that people should know.
@@ -132,5 +160,26 @@ mod tests {
     fn the_templates_are_right() {
         style("{bar:30} {pos}/{len} {elapsed} {msg}");
         style("  {spinner} {msg} {elapsed}");
+    }
+
+    #[test]
+    fn the_count_never_goes_back_and_never_counts_a_task_twice() {
+        let mut done = Done::default();
+        done.looked(3);
+        // Two are done; the board is looked at between the messages and after them, but the answer to the first look was older.
+        done.settled("a");
+        assert_eq!(done.of(9), 4);
+        done.looked(3);
+        assert_eq!(done.of(9), 4);
+        done.looked(5);
+        assert_eq!(done.of(9), 5);
+        done.settled("b");
+        assert_eq!(done.of(9), 5, "the look had counted it");
+        done.settled("b");
+        assert_eq!(done.of(9), 5, "it is one task");
+        // Others do tasks of the board too.
+        done.looked(9);
+        done.settled("c");
+        assert_eq!(done.of(9), 9);
     }
 }

@@ -108,7 +108,13 @@ impl Store {
 
     async fn connect(&self, namespace: &Namespace) -> Result<Arc<dyn Backend>, Failure> {
         coord_connect::connect(&self.url, namespace).await.map_err(|error| {
-            Failure::from(error).context(format!("the store {} cannot be used", self.shown()))
+            let failure = Failure::from(error).context(format!("the store {} cannot be used", self.shown()));
+            match missing_feature(&self.url) {
+                Some(feature) => failure.help(format!(
+                    "in a checkout of coord: `cargo install --path coord-cli --features {feature}`"
+                )),
+                None => failure,
+            }
         })
     }
 
@@ -237,9 +243,42 @@ fn make_folder(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The cargo feature that this command would need for the store of a URL, and was built without.
+fn missing_feature(url: &str) -> Option<&'static str> {
+    let scheme = url.split(':').next()?.to_ascii_lowercase();
+    let (feature, there) = match scheme.split('+').next()? {
+        "redis" | "rediss" => ("redis", cfg!(feature = "redis")),
+        "etcd" | "etcds" => ("etcd", cfg!(feature = "etcd")),
+        "postgres" | "postgresql" => ("postgres", cfg!(feature = "postgres")),
+        _ => return None,
+    };
+    (!there).then_some(feature)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_store_that_was_not_built_in_comes_with_the_command_that_builds_it_in() {
+        let cases = [
+            ("redis+cluster://h", "redis", cfg!(feature = "redis")),
+            ("etcds://h", "etcd", cfg!(feature = "etcd")),
+            ("POSTGRES://u:secret@h/d", "postgres", cfg!(feature = "postgres")),
+        ];
+        for (url, feature, there) in cases {
+            assert_eq!(missing_feature(url), (!there).then_some(feature), "{url}");
+            if there {
+                continue;
+            }
+            let failure =
+                Store::new(url, None).connect(&Namespace::default()).await.err().unwrap().to_string();
+            assert!(failure.contains(&format!("coord-cli --features {feature}`")), "{failure}");
+            assert!(!failure.contains("secret"), "{failure}");
+        }
+        assert_eq!(missing_feature("sqlite:a.db"), None);
+        assert_eq!(missing_feature("nonsense"), None);
+    }
 
     #[test]
     fn passwords_are_not_shown() {

@@ -220,7 +220,7 @@ impl Worker {
         match event {
             Event::Idle => {}
             Event::Claimed { task, title, fence } => {
-                output::note(&output::clean(&format!("claimed {task} (fence {fence}) {title}")));
+                output::note(output::clean(&format!("claimed {task} (fence {fence}) {title}")).trim_end());
             }
             Event::Settled { task, how, ended, .. } => {
                 let ended = ended.as_ref().map(|ended| format!(": {ended}")).unwrap_or_default();

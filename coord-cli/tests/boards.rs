@@ -236,9 +236,14 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
 fn help_teaches() {
     let folder = Folder::new();
     let help = folder.coord(["--help"]).expect(0).out;
-    for part in
-        ["[[task]]", "coord run plan.toml", "Exit codes:", ".coord/coord.db", "COORD_FENCE", "COORD_STORE"]
-    {
+    for part in [
+        "[[task]]",
+        "coord run plan.toml",
+        "Exit codes:",
+        ".coord/coord.db",
+        "COORD_FENCE",
+        "COORD_BOARD and COORD_STORE",
+    ] {
         assert!(help.contains(part), "no {part:?} in {help}");
     }
     assert_eq!(folder.coord(["--version"]).expect(0).out, format!("coord {}\n", env!("CARGO_PKG_VERSION")));
