@@ -54,3 +54,18 @@ pub(crate) const ALL: &[Builtin] = &[
         factory: factory!("postgres", postgres::Postgres),
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_names_every_backend() {
+        let readme = include_str!("../../README.md");
+        for builtin in ALL {
+            let rows = readme.lines().filter(|line| line.starts_with(&format!("| `{}:", builtin.schemes[0])));
+            let row = rows.clone().next().unwrap_or_else(|| panic!("no row for {}:", builtin.schemes[0]));
+            assert!(row.contains(&format!("| `{}`", builtin.feature)), "{row}");
+        }
+    }
+}
