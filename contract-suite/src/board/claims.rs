@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coord_core::board::{Board as _, BoardError, ClaimRequest, ExtendedBoard as _, State, TaskId};
+use coord_core::board::{Board as _, BoardError, ClaimRequest, ExtendedBoard as _, Filter, State, TaskId};
 use coord_core::criteria::concurrent_claim;
 use coord_core::layer::When;
 use coord_core::{Mutation, RequestId};
@@ -118,7 +118,39 @@ async fn refusals(cx: Context) -> Outcome {
     // A task that waits for nothing undone is given.
     a.add(spec("free").dep(done.clone())).await?;
     b.claim(&id("free"), "w").await?;
+    before_its_time(&stage, &a, &b, &open).await?;
     missing_dependency(&a, &b, &open).await
+}
+
+/// A task that may not be claimed before a time: that is judged after the state and before the dependencies, and claim_next passes
+/// it by.
+async fn before_its_time(stage: &Stage, a: &Seat, b: &Seat, open: &TaskId) -> Outcome {
+    let time = stage.now().saturating_add(Duration::from_secs(5));
+    let (later, blocked, cancelled) = (id("later"), id("later and blocked"), id("later and cancelled"));
+    a.add(spec("later").not_before(time).label("later")).await?;
+    a.add(spec("later and blocked").not_before(time).dep(open.clone())).await?;
+    a.add(spec("later and cancelled").not_before(time)).await?;
+    a.board.cancel(&cancelled).await?;
+    let before = a.list().await?;
+    for seat in [a, b] {
+        for task in [&later, &blocked] {
+            match seat.try_claim(task, "w").await {
+                Err(BoardError::NotYet { until }) if until == time => {}
+                other => fail!("saw {other:?}, not NotYet until {time}: claiming {task:?} before its time"),
+            }
+        }
+        match seat.try_claim(&cancelled, "w").await {
+            Err(BoardError::Terminal { state: State::Cancelled }) => {}
+            other => fail!("saw {other:?}, not Terminal: claiming a cancelled task before its time"),
+        }
+        let next = seat.board.claim_next(&agent("w"), &Filter::any().with_label("later"), TTL).await?;
+        ensure!(next.is_none(), "saw claim_next take a task before its time");
+    }
+    ensure_eq!(b.list().await?, before, "the board after claims before their time");
+    stage.advance_to(time);
+    blocked_by(b, &blocked, &[open], &[], &[]).await.at("exactly at its time")?;
+    b.claim(&later, "w").await.at("exactly at its time")?;
+    Ok(())
 }
 
 /// A dependency can only vanish past the board, for which its records must be known: those that came with it.

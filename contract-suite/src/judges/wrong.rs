@@ -37,6 +37,12 @@ wrong_judges! {
     SameNameOwns => "T01",
     /// Dependencies are judged before the state of the task.
     BlockedBeforeTerminal => "T01",
+    /// Dependencies are judged before the time from which on the task may be claimed.
+    BlockedBeforeNotYet => "T01",
+    /// A task is given before its time.
+    GivenBeforeItsTime => "T01",
+    /// A task is not given exactly at its time.
+    NotYetAtItsTime => "T01",
     /// Only the first of the dependencies that block is named.
     BlockedNamesOne => "T01",
     /// A failed or cancelled dependency is told as one that is still pending.

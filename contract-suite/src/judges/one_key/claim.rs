@@ -175,6 +175,18 @@ impl OneKeyBoard {
             }
             return Ok(judged);
         }
+        if self.is(WrongJudge::BlockedBeforeNotYet) {
+            self.judge_deps(whole, &deps, now)?;
+        }
+        match task.earliest() {
+            Some(until) if now < until && !self.is(WrongJudge::GivenBeforeItsTime) => {
+                return Err(BoardError::NotYet { until });
+            }
+            Some(until) if now == until && self.is(WrongJudge::NotYetAtItsTime) => {
+                return Err(BoardError::NotYet { until });
+            }
+            _ => {}
+        }
         self.judge_deps(whole, &deps, now)?;
         let takeover = task.state == State::Claimed;
         let keeps_seq = self.is(WrongJudge::ClaimKeepsSeq);

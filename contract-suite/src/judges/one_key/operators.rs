@@ -49,6 +49,7 @@ impl OneKeyBoard {
             task.unclaim(State::Open);
             task.outcome = None;
             task.attempts = 0;
+            task.at_once = true;
             task.touch(now);
             Ok(Judged::Write(Answer::Nothing))
         })

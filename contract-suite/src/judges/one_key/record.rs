@@ -138,6 +138,11 @@ pub(super) struct Record {
     pub(super) labels: Vec<String>,
     #[serde(rename = "p", default, skip_serializing_if = "is_default")]
     pub(super) priority: i32,
+    /// Not before this time, unless it has been reopened.
+    #[serde(rename = "n", default, skip_serializing_if = "is_default")]
+    pub(super) not_before: Option<Timestamp>,
+    #[serde(rename = "i", default, skip_serializing_if = "is_default")]
+    pub(super) at_once: bool,
     #[serde(rename = "y", default, skip_serializing_if = "is_default")]
     pub(super) payload: Bytes,
     #[serde(rename = "a", default, skip_serializing_if = "is_default")]
@@ -172,6 +177,8 @@ impl Record {
             created_deps: None,
             labels: spec.labels.clone(),
             priority: spec.priority,
+            not_before: spec.not_before,
+            at_once: false,
             payload: spec.payload.clone(),
             attempts: 0,
             owner: None,
@@ -190,7 +197,13 @@ impl Record {
             && *self.created_deps.as_ref().unwrap_or(&self.deps) == spec.deps
             && self.labels == spec.labels
             && self.priority == spec.priority
+            && self.not_before == spec.not_before
             && self.payload == spec.payload
+    }
+
+    /// From when on it may be claimed.
+    pub(super) fn earliest(&self) -> Option<Timestamp> {
+        self.not_before.filter(|_| !self.at_once)
     }
 
     /// Counts a change.
@@ -231,6 +244,7 @@ impl Record {
         task.priority = self.priority;
         task.labels.clone_from(&self.labels);
         task.attempts = self.attempts;
+        task.not_before = self.earliest();
         task.outcome.clone_from(&self.outcome);
         task.touched = self.touched;
         task.payload = self.payload.clone();
