@@ -67,7 +67,7 @@ impl RedisHarness {
             Place::Local(programs) => {
                 let [program] = programs.try_into().map_err(|_| "Redis is one program")?;
                 let local = LocalRedis::start(program).await?;
-                let url = format!("redis://{}/?response_timeout=2s&connect_timeout=1s", local.wire.address());
+                let url = format!("redis://{}/?response_timeout=8s&connect_timeout=2s", local.wire.address());
                 Ok(RedisHarness { url: Ok(url), local: Some(local), faulty: Mutex::default() })
             }
             Place::Container => Ok(RedisHarness::nowhere("no container has been started".into())),
