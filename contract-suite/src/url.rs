@@ -32,7 +32,11 @@ impl UrlHarness {
                 ErrorKind::Config,
                 "contract-suite",
                 Operation::Connect,
-                format!("no backend of this program opens this URL; it knows {}", known.join(", ")),
+                format!(
+                    "no backend of this program opens this URL; it knows {}. The cargo features redis, etcd and postgres \
+                     compile these stores in",
+                    known.join(", ")
+                ),
             ));
         }
         Ok(UrlHarness { registry, name: scheme, url: url.to_owned() })
