@@ -173,6 +173,10 @@ impl Connector {
             .await
             .map_err(|error| classify(Stage::Connect, error))?;
         let server = Server::read(&rows)?;
+        // A deployment that has worked before is in the middle of a failover.
+        if server.read_only && self.prepared.load(Ordering::Acquire) {
+            return Err(Trouble::new(ErrorKind::Unavailable, "the server does not take writes now").again());
+        }
         server.check(self.config.durability)?;
         Ok(server)
     }
