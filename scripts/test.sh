@@ -45,6 +45,7 @@ stage_setup() {
     have redis-server || missing+=(redis-server)
     have etcd || missing+=(etcd-server)
     [ -n "$(postgres_home)" ] || missing+=(postgresql)
+    [ -x /usr/sbin/pgbouncer ] || have pgbouncer || missing+=(pgbouncer)
     if required containers; then
         engine || missing+=(docker.io)
         [ -x /bin/busybox ] || missing+=(busybox-static)
