@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::task::{State, Task, TaskId, dependency_order};
+use super::plan::dependency_order;
+use super::task::{State, Task, TaskId};
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

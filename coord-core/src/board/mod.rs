@@ -6,6 +6,7 @@
 mod adapter;
 mod check;
 mod claim;
+mod plan;
 mod ready;
 mod record;
 mod task;
@@ -19,9 +20,9 @@ use async_trait::async_trait;
 
 pub use adapter::{BoardAdapter, BoardOptions, TaskPage};
 pub use check::{Problem, ProblemCode, check};
+pub use plan::{Added, Plan, PlanReport};
 pub use task::{
-    Added, AgentId, Claim, ClaimRequest, Filter, Lease, LeaseInfo, Outcome, Plan, PlanReport, State, Task,
-    TaskId, TaskSpec, limits,
+    AgentId, Claim, ClaimRequest, Filter, Lease, LeaseInfo, Outcome, State, Task, TaskId, TaskSpec, limits,
 };
 
 use crate::backend::Backend;

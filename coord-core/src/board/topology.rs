@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
 use super::claim::{taken, unknown_state};
+use super::plan::{Added, Plan, PlanReport, dependency_order};
 use super::record::{
     self, Created, Definition, EDGES, Head, Recent, StoredState, Topology, definition_key, digest, edge_ids,
     edge_key, edges_prefix, encode_definition, encode_edge, encode_head, encode_topology, head_key,
     read_definition, read_head, read_topology, topology_key,
 };
-use super::task::{Added, Plan, PlanReport, State, TaskId, TaskSpec, dependency_order, validate_deps};
+use super::task::{State, TaskId, TaskSpec, validate_deps};
 use super::{BoardError, Verb};
 use crate::backend::Backend;
 use crate::cas::{Fate, Judge, Pending, Step, View};
