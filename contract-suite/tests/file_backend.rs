@@ -37,6 +37,8 @@ fn main() -> ExitCode {
     if let Some(folder) = std::env::var_os(FOLDER) {
         return contract_suite::main(FileHarness { folder: folder.into() });
     }
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    // In memory where there is such a folder: the example waits for the disk with every transaction, and the suite makes many.
+    let folder =
+        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder");
     contract_suite::main(FileHarness { folder: folder.path().to_owned() })
 }

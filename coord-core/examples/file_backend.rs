@@ -3,7 +3,6 @@
 #![allow(clippy::disallowed_methods, reason = "the clock of the file backend is that of the host")]
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -45,13 +44,13 @@ impl FileBackend {
             |error| failure(ErrorKind::Unavailable, operation, "the files cannot be read", error);
         let lock = File::options().create(true).append(true).open(&self.lock).map_err(unavailable)?;
         lock.lock().map_err(unavailable)?;
-        let text = match fs::read_to_string(&self.data) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        let bytes = match fs::read(&self.data) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(unavailable(error)),
         };
-        let entries = parse(&text).ok_or_else(|| {
-            BackendError::new(ErrorKind::Corrupt, NAME, operation, "a line is not one of ours")
+        let entries = parse(&bytes).ok_or_else(|| {
+            BackendError::new(ErrorKind::Corrupt, NAME, operation, "the file is not one of ours")
         })?;
         work(entries)
     }
@@ -131,41 +130,36 @@ impl Backend for FileBackend {
     }
 }
 
-/// One line an entry: incarnation, count, key and value, the last two in hexadecimal.
-fn format(entries: &Entries) -> String {
-    let mut text = String::new();
+/// The entries one after the other: incarnation, count, the lengths of key and value, key, value.
+fn format(entries: &Entries) -> Vec<u8> {
+    let mut bytes = Vec::new();
     for (key, (version, value)) in entries {
-        let _ = write!(text, "{} {} ", version.incarnation(), version.count());
-        for bytes in [key.as_bytes(), &value[..]] {
-            bytes.iter().for_each(|byte| text.push_str(&HEX[usize::from(*byte)]));
-            text.push(' ');
+        let (key, lengths) = (key.as_bytes(), [key.as_bytes().len(), value.len()]);
+        for number in [version.incarnation(), version.count(), lengths[0] as u64, lengths[1] as u64] {
+            bytes.extend_from_slice(&number.to_be_bytes());
         }
-        text.push('\n');
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(value);
     }
-    text
+    bytes
 }
 
-static HEX: std::sync::LazyLock<Vec<String>> =
-    std::sync::LazyLock::new(|| (0..=255_u8).map(|byte| format!("{byte:02x}")).collect());
-
-fn parse(text: &str) -> Option<Entries> {
+fn parse(mut bytes: &[u8]) -> Option<Entries> {
     let mut entries = Entries::new();
-    for line in text.lines() {
-        let mut fields = line.split(' ');
-        let version = Version::new(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?)?;
-        let key = Key::from_bytes(&unhex(fields.next()?)?).ok()?;
-        let value = unhex(fields.next()?)?;
-        entries.insert(key, (version, value.into()));
+    while !bytes.is_empty() {
+        let mut number = || {
+            let (number, rest) = bytes.split_first_chunk()?;
+            bytes = rest;
+            Some(u64::from_be_bytes(*number))
+        };
+        let version = Version::new(number()?, number()?)?;
+        let (key_length, value_length) = (number()?, number()?);
+        let (key, rest) = bytes.split_at_checked(key_length.try_into().ok()?)?;
+        let (value, rest) = rest.split_at_checked(value_length.try_into().ok()?)?;
+        bytes = rest;
+        entries.insert(Key::from_bytes(key).ok()?, (version, Bytes::copy_from_slice(value)));
     }
     Some(entries)
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    if !text.len().is_multiple_of(2) {
-        return None;
-    }
-    text.as_bytes().chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
 fn failure(kind: ErrorKind, operation: Operation, message: &str, error: io::Error) -> BackendError {
