@@ -231,18 +231,18 @@ pub(crate) async fn run<J: Judge>(
             }
         }
         judge.restart();
-        let (txn, answer) = loop {
+        let commit = loop {
             match judge.judge(&view)? {
                 Step::Answer(answer) => return Ok(answer),
-                Step::Commit(txn, answer) => break (Some(txn), Some(answer)),
+                Step::Commit(txn, answer) => break Some((txn, answer)),
                 Step::List(range) => judge.listed(backend.keys(&range).await?),
                 Step::Read(more) => {
                     keys.extend(more);
-                    break (None, None);
+                    break None;
                 }
             }
         };
-        let (Some(txn), Some(answer)) = (txn, answer) else { continue };
+        let Some((txn, answer)) = commit else { continue };
         match backend.txn(&txn).await {
             Ok(TxnOutcome::Applied) => return Ok(answer),
             Ok(TxnOutcome::Rejected) => {

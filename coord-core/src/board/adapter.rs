@@ -229,14 +229,13 @@ impl<B: Backend> BoardAdapter<B> {
                     definitions.insert(id, definition);
                 }
             }
-            let task = |id: &TaskId, head: Result<Head, BoardError>| {
+            let mut task = |id: &TaskId, head: Result<Head, BoardError>| {
                 let head = head?;
                 let definition = definitions.remove(id).unwrap_or_else(|| {
                     Err(record::malformed(&definition_key(id), "the task has no definition"))
                 })?;
                 Ok(shown(id, &head, &definition))
             };
-            let mut task = task;
             return Ok(heads
                 .into_iter()
                 .map(|(id, head)| {

@@ -213,7 +213,6 @@ impl Cell {
     }
 
     /// Error now, applied later: when the test [releases](super::Held::release) it, or never.
-    ///
     #[must_use]
     pub fn late() -> Self {
         Cell::new("late", Request::Late, Told::Error(ErrorKind::Indeterminate))
