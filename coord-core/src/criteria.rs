@@ -10,6 +10,7 @@ use tokio::sync::Barrier;
 
 use crate::backend::Backend;
 use crate::board::{AgentId, Board, BoardError, Claim, ClaimRequest, TaskId};
+use crate::effects::{Action, EffectError, EffectStore, Lease, Outcome};
 use crate::error::BackendError;
 use crate::key::Key;
 use crate::snapshot::{KeySet, Version};
@@ -44,6 +45,12 @@ pub enum CriterionError {
     /// A racer got neither the win nor the loss, but this.
     #[error("a racer of the board failed")]
     Board(#[from] BoardError),
+    /// A racer got neither the win nor the loss, but this.
+    #[error("a racer of the side-effect store failed")]
+    Effects(#[from] EffectError),
+    /// A racer was answered neither with the win nor with the loss.
+    #[error("a racer was answered with {0:?}")]
+    Outcome(Box<Outcome>),
     /// A racer panicked.
     #[error("a racer panicked")]
     Panicked(#[source] tokio::task::JoinError),
@@ -157,4 +164,63 @@ pub async fn concurrent_claim(
         }
     }
     Ok(claim)
+}
+
+/// Everybody acquires one of `actions` at one instant, the first one the first, and so on in turn until all `workers` have one: exactly one is
+/// granted; all others of the same key are told that it is [`InFlight`](Outcome::InFlight), those of other keys (on the same resource)
+/// that they are [`Contended`](Outcome::Contended). Returns the winner's lease. The stores are used in turn.
+///
+/// # Errors
+/// The [`CriterionError`] that says what was seen.
+///
+/// # Panics
+/// If `stores` or `actions` is empty, or the actions are not all on one resource.
+pub async fn concurrent_acquire(
+    stores: &[Arc<dyn EffectStore>],
+    actions: &[Action],
+    workers: usize,
+    ttl: Duration,
+) -> Result<Lease, CriterionError> {
+    assert!(!stores.is_empty(), "the criterion needs a store");
+    assert!(!actions.is_empty(), "the criterion needs an action");
+    assert!(
+        actions.iter().all(|action| action.resource == actions[0].resource),
+        "the criterion needs one resource"
+    );
+    let barrier = Arc::new(Barrier::new(workers));
+    let mut racers = Vec::with_capacity(workers);
+    for worker in 0..workers {
+        let (store, barrier) = (stores[worker % stores.len()].clone(), barrier.clone());
+        let action = actions[worker % actions.len()].clone();
+        racers.push(tokio::spawn(async move {
+            barrier.wait().await;
+            let outcome = store.acquire(&action, ttl).await;
+            (action, outcome)
+        }));
+    }
+    let (mut leases, mut losers) = (Vec::new(), Vec::new());
+    for racer in racers {
+        match racer.await.map_err(CriterionError::Panicked)? {
+            (_, Ok(Outcome::Granted(lease))) => leases.push(lease),
+            (action, Ok(outcome)) => losers.push((action, outcome)),
+            (_, Err(error)) => return Err(error.into()),
+        }
+    }
+    let winners = leases.len();
+    let (Some(lease), 1) = (leases.pop(), winners) else {
+        return Err(CriterionError::Winners { winners, racers: workers });
+    };
+    for (action, outcome) in losers {
+        let (Outcome::InFlight(holder) | Outcome::Contended(holder)) = &outcome else {
+            return Err(CriterionError::Outcome(Box::new(outcome)));
+        };
+        let same_key = action.key == lease.action.key;
+        if matches!(outcome, Outcome::InFlight(_)) != same_key {
+            return Err(CriterionError::Outcome(Box::new(outcome)));
+        }
+        if holder.fence != lease.fence || holder.key != lease.action.key {
+            return Err(CriterionError::NotTheWinners);
+        }
+    }
+    Ok(lease)
 }

@@ -6,6 +6,7 @@ mod cas;
 mod clock;
 mod codec;
 pub mod criteria;
+pub mod effects;
 mod error;
 #[doc = include_str!("guide.md")]
 #[doc = concat!("```\n# #![allow(dead_code, clippy::disallowed_methods)]\n", include_str!("../examples/file_backend.rs"), "\n```")]
