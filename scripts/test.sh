@@ -31,12 +31,27 @@ look() {
     if have redis-server; then stores+=(redis); fi
     if have etcd && have protoc; then stores+=(etcd); fi
     if [ -n "$(postgres_home)" ]; then stores+=(postgres); fi
-    suite=memory,sqlite,servers
-    for store in ${stores[@]+"${stores[@]}"}; do suite=$suite,$store; done
-    # Without protoc, every feature but that of etcd.
-    if have protoc; then all=(--workspace --all-features); else
-        all=(--workspace "${crates[@]}" --features contract-suite/servers,contract-suite/redis,contract-suite/postgres,coord-cli/redis,coord-cli/postgres)
+    # One set of crates and features for all stages, so that each crate is built once and not once more for each of them. Without protoc,
+    # everything but etcd.
+    if have protoc; then all=(--workspace --all-features --locked); else
+        all=(--workspace "${crates[@]}" --features contract-suite/containers,contract-suite/redis,contract-suite/postgres,coord-cli/redis,coord-cli/postgres --locked)
     fi
+}
+
+targets() { # the names of the test targets, those of a live store or all others
+    local file name kind
+    for file in */tests/*.rs */tests/*/main.rs; do
+        [ -e "$file" ] || continue
+        have protoc || [ "${file%%/*}" != coord-etcd ] || continue
+        name=${file#*/tests/}
+        name=${name%.rs}
+        name=${name%/main}
+        case $name in
+            stores | redis | redis_* | etcd | etcd_* | postgres | postgres_*) kind=${name%%_*} ;;
+            *) kind=rest ;;
+        esac
+        [ "$kind" != "$1" ] || echo "$name"
+    done
 }
 
 stage_setup() {
@@ -73,8 +88,8 @@ absent() { # absent STORE WHY
 }
 
 stage_format() { limit 120 cargo fmt --all --check; }
-stage_lint() { limit 2400 cargo clippy "${all[@]}" --all-targets --locked -- -D warnings; }
-stage_docs() { RUSTDOCFLAGS="-D warnings" limit 1200 cargo doc "${all[@]}" --no-deps --locked; }
+stage_lint() { limit 2400 cargo clippy "${all[@]}" --all-targets -- -D warnings; }
+stage_docs() { RUSTDOCFLAGS="-D warnings" limit 1200 cargo doc "${all[@]}" --no-deps; }
 
 # Every feature alone, and none.
 stage_features() {
@@ -89,19 +104,28 @@ stage_features() {
 }
 
 # Everything that needs no server.
-stage_tests() { limit 2400 cargo test --workspace ${crates[@]+"${crates[@]}"} --locked; }
+stage_tests() {
+    local rest
+    mapfile -t rest < <(targets rest | sed 's/^/--test=/')
+    limit 2400 cargo test "${all[@]}" --no-fail-fast --lib --bins --examples "${rest[@]}"
+    limit 1200 cargo test "${all[@]}" --doc
+}
 
-# The suite and the crates of the live stores, with servers of this machine that the tests start, hurt and stop themselves.
+# The suite, the crates of the live stores and the command, with servers of this machine that the tests start, hurt and stop themselves.
 stage_stores() {
+    export COORD_LOCAL_SERVERS=1
+    limit 2400 cargo test "${all[@]}" --no-run
     local store more
     for store in ${stores[@]+"${stores[@]}"}; do
-        COORD_LOCAL_SERVERS=1 limit 1500 cargo test --locked -p contract-suite --features "$suite" --test "$store" -- --test-threads 4
+        limit 1500 cargo test "${all[@]}" --test "$store" -- --test-threads 4
         # What besides the suite belongs to this store: topologies with failovers, a store in trouble.
-        for more in contract-suite/tests/"$store"_*; do
-            [ -e "$more" ] || continue
-            COORD_LOCAL_SERVERS=1 limit 1500 cargo test --locked -p contract-suite --features "$suite" --test "$(basename "$more" .rs)"
+        for more in $(targets "$store" | grep -vx "$store"); do
+            limit 1500 cargo test "${all[@]}" --test "$more"
         done
     done
+    # The command, on each of them.
+    limit 900 cargo test "${all[@]}" --test stores
+    unset COORD_LOCAL_SERVERS
 }
 
 # The suite once more with servers in containers. Without a registry the images are made of the servers that are installed here.
@@ -131,7 +155,7 @@ stage_containers() {
     limit 300 scripts/images.sh "$folder/images"
     for store in ${stores[@]+"${stores[@]}"}; do
         # The board's clauses judge what lies above the store; they have run on the same servers as processes.
-        limit 1200 cargo test --locked -p contract-suite --features "$suite,containers" --test "$store" -- --test-threads 4 B
+        limit 1200 cargo test "${all[@]}" --test "$store" -- --test-threads 4 B
     done
     unset DOCKER_HOST
     trap - EXIT

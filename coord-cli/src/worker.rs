@@ -18,14 +18,24 @@ use crate::output::{self, Format};
 use crate::process::host;
 use crate::protocol::{Event, Settled};
 use crate::standing::standings;
-use crate::store::OpenBoard;
+use crate::store::{OpenBoard, Store};
 
 /// The shortest and the longest wait before looking again for something to claim.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How often in a row the store may fail before the worker gives up.
-const FAILURES: u32 = 20;
+/// How long the store may fail before the worker gives up.
+const OUTAGE: Duration = Duration::from_secs(60);
 /// How long a worker that was told to stop tries to give its task back.
 const RELEASE: Duration = Duration::from_secs(3);
+
+/// What came of a look for a task.
+enum Look {
+    /// There was one.
+    Worked,
+    /// There is none now.
+    Nothing,
+    /// There will be none.
+    Over,
+}
 
 /// What a worker did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,9 +50,9 @@ struct Tally {
 /// `coord worker`.
 pub(crate) async fn run(args: &WorkerArgs) -> Result<u8, Failure> {
     let store = args.board.store.store();
-    let opened = store.existing_board(args.board.board.as_ref()).await?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let control = if args.supervised { control::from_parent()? } else { control::from_signals()? };
+    let mut control = if args.supervised { control::from_parent()? } else { control::from_signals()? };
+    let opened = open(args, &store, &*clock, &mut control).await?;
     let host = host();
     let name = args.name.clone().unwrap_or_else(|| format!("{host}:{}", std::process::id()));
     let agent = AgentId::new(&name).map_err(|error| Failure::usage(format!("--name: {error}")))?;
@@ -72,6 +82,7 @@ pub(crate) async fn run(args: &WorkerArgs) -> Result<u8, Failure> {
         until_done: args.until_done,
         left: args.max_tasks,
         supervised: args.supervised,
+        unsure: Vec::new(),
         tally: Tally::default(),
     };
     let result = worker.work().await;
@@ -80,6 +91,33 @@ pub(crate) async fn run(args: &WorkerArgs) -> Result<u8, Failure> {
     }
     result?;
     Ok(if worker.tally.failed > 0 { exit::FAILED } else { exit::OK })
+}
+
+/// Opens the board. A worker of a run is started again while the store may be away: it waits for it. To people it is said at once.
+async fn open(
+    args: &WorkerArgs,
+    store: &Store,
+    clock: &dyn Clock,
+    control: &mut Control,
+) -> Result<OpenBoard, Failure> {
+    let give_up = clock.monotonic().saturating_add(OUTAGE);
+    loop {
+        match store.existing_board(args.board.board.as_ref()).await {
+            Err(failure)
+                if args.supervised
+                    && failure.code() == exit::FAILED
+                    && control.wish() == Wish::Work
+                    && clock.monotonic() < give_up =>
+            {
+                tracing::debug!(error = failure.message(), "the store is not there yet");
+                tokio::select! {
+                    () = clock.sleep(LOOK.1) => {}
+                    () = control.changed() => {}
+                }
+            }
+            opened => return opened,
+        }
+    }
 }
 
 struct Worker {
@@ -93,45 +131,38 @@ struct Worker {
     until_done: bool,
     left: Option<u64>,
     supervised: bool,
+    /// Claims that were perhaps made: the store failed before it answered.
+    unsure: Vec<(TaskId, Token)>,
     tally: Tally,
 }
 
 impl Worker {
     async fn work(&mut self) -> Result<(), Failure> {
-        let mut failures = 0;
+        let mut failing_since = None;
         let mut wait = LOOK.0;
         while self.control.wish() == Wish::Work && self.left != Some(0) {
             let asked = self.clock.monotonic();
-            match self.opened.board.claim_next(&self.agent, &self.filter, self.ttl).await {
-                Ok(Some(claim)) => {
-                    failures = 0;
-                    wait = LOOK.0;
-                    self.left = self.left.map(|left| left - 1);
-                    self.work_on(claim, asked).await;
+            let looked = self.look(asked).await;
+            let now = self.clock.monotonic();
+            let pause = match looked {
+                Ok(Look::Worked) => {
+                    (failing_since, wait) = (None, LOOK.0);
                     continue;
                 }
-                Ok(None) => {
-                    failures = 0;
-                    if self.until_done && !self.anything_left().await? {
-                        return Ok(());
-                    }
-                    self.say(&Event::Idle);
+                Ok(Look::Over) => return Ok(()),
+                Ok(Look::Nothing) => {
+                    failing_since = None;
+                    // A board that takes long to look at is looked at less often.
+                    wait.max(now.saturating_sub(asked).saturating_mul(4))
                 }
-                Err(error) => {
-                    failures += 1;
-                    self.say(&Event::Trouble { message: chain(&error) });
-                    if failures >= FAILURES {
-                        return Err(Failure::from(error).context("the store keeps failing"));
+                Err(failure) => {
+                    self.say(&Event::Trouble { message: failure.message().to_owned() });
+                    if now.saturating_sub(*failing_since.get_or_insert(asked)) >= OUTAGE {
+                        return Err(failure.context("the store keeps failing"));
                     }
-                    if let BoardError::OutcomeUnknown { id, token: Some(token), .. } = &error {
-                        // Perhaps the claim was made. It ends with its lease, but others need not wait for that.
-                        let _ = self.opened.board.release(id, token).await;
-                    }
+                    wait
                 }
-            }
-            // A board that takes long to look at is looked at less often.
-            let cost = self.clock.monotonic().saturating_sub(asked);
-            let pause = wait.max(cost.saturating_mul(4));
+            };
             wait = wait.saturating_mul(3).div_f64(2.0).min(LOOK.1);
             tokio::select! {
                 () = self.clock.sleep(pause) => {}
@@ -139,6 +170,37 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Looks for a task once, and works on it if there is one.
+    async fn look(&mut self, asked: Duration) -> Result<Look, Failure> {
+        // What was perhaps claimed while the store failed. It ends with its lease, but nobody needs to wait for that.
+        while let Some((id, token)) = self.unsure.last() {
+            match self.opened.board.release(id, token).await {
+                Err(error @ (BoardError::Backend(_) | BoardError::OutcomeUnknown { .. })) => {
+                    return Err(error.into());
+                }
+                Ok(()) | Err(_) => self.unsure.pop(),
+            };
+        }
+        match self.opened.board.claim_next(&self.agent, &self.filter, self.ttl).await {
+            Ok(Some(claim)) => {
+                self.left = self.left.map(|left| left - 1);
+                self.work_on(claim, asked).await;
+                Ok(Look::Worked)
+            }
+            Ok(None) if self.until_done && !self.anything_left().await? => Ok(Look::Over),
+            Ok(None) => {
+                self.say(&Event::Idle);
+                Ok(Look::Nothing)
+            }
+            Err(error) => {
+                if let BoardError::OutcomeUnknown { id, token: Some(token), .. } = &error {
+                    self.unsure.push((id.clone(), token.clone()));
+                }
+                Err(error.into())
+            }
+        }
     }
 
     async fn anything_left(&self) -> Result<bool, Failure> {

@@ -112,19 +112,48 @@ pub fn main<H: Harness, F: Future<Output = Result<H, ControlError>>>(
         Err(error) => return failed(store, &error),
     };
     let _entered = runtime.enter();
-    if Place::of(store) == Place::Container {
-        #[cfg(feature = "containers")]
-        return match runtime.block_on(ServerContainer::start(&store.image)) {
-            // The container lives until the suite has ended.
-            Ok(container) => crate::main(given(container.url().to_owned())),
-            Err(why) => crate::main(nowhere(why.to_string())),
-        };
-    }
-    let _ = (given, nowhere);
-    match runtime.block_on(from_environment()) {
-        Ok(harness) => crate::main(harness),
+    match runtime.block_on(find_server(store, from_environment, given, nowhere)) {
+        // The container lives until the suite has ended.
+        Ok(Found { harness, container: _container }) => crate::main(harness),
         Err(error) => failed(store, &*error),
     }
+}
+
+/// What a server lives in, if that is a container.
+#[cfg(feature = "containers")]
+pub type Container = Option<ServerContainer>;
+/// What a server lives in, if that is a container. This build starts none.
+#[cfg(not(feature = "containers"))]
+pub type Container = Option<std::convert::Infallible>;
+
+/// A harness, and the container that its server lives in, if it lives in one. It needs the asynchronous runtime that it was found on.
+#[derive(Debug)]
+pub struct Found<H> {
+    /// The harness.
+    pub harness: H,
+    /// The container. Dropped, it is removed.
+    pub container: Container,
+}
+
+/// The server of a store, found or started as [`Place::of`] says; the functions are those of [`main`].
+///
+/// # Errors
+/// If a server that should start does not. (One that cannot be started here is a harness that says so.)
+pub async fn find_server<H: Harness, F: Future<Output = Result<H, ControlError>>>(
+    store: &Store,
+    from_environment: impl FnOnce() -> F,
+    given: impl FnOnce(String) -> H,
+    nowhere: impl FnOnce(String) -> H,
+) -> Result<Found<H>, ControlError> {
+    #[cfg(feature = "containers")]
+    if Place::of(store) == Place::Container {
+        return Ok(match ServerContainer::start(&store.image).await {
+            Ok(container) => Found { harness: given(container.url().to_owned()), container: Some(container) },
+            Err(why) => Found { harness: nowhere(why.to_string()), container: None },
+        });
+    }
+    let _ = (store, given, nowhere);
+    Ok(Found { harness: from_environment().await?, container: None })
 }
 
 #[allow(clippy::print_stderr, reason = "a test program has no other way to say why it has no harness")]

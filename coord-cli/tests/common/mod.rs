@@ -116,6 +116,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    pub(crate) fn of(child: Child) -> Self {
+        Process { child }
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
