@@ -70,6 +70,10 @@ fn main() -> ExitCode {
         }),
         seed: arguments.seed,
         timeout: Duration::from_secs(arguments.timeout),
+        // On standard error, so that it is also seen where standard output is one document.
+        progress: Some(|row| {
+            let _ = writeln!(std::io::stderr(), "{:7} {} ({} ms)", row.result.as_str(), row.id, row.ms);
+        }),
         ..Options::default()
     };
     if let Some(workers) = arguments.workers {

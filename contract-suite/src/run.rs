@@ -52,6 +52,8 @@ pub struct Options {
     pub patience: Duration,
     /// How many clauses run at a time (the exclusive ones always run alone).
     pub workers: usize,
+    /// Is told of each clause when it has ended.
+    pub progress: Option<fn(&Row)>,
 }
 
 impl Default for Options {
@@ -64,6 +66,7 @@ impl Default for Options {
             timeout: Duration::from_secs(120),
             patience: Duration::from_secs(30),
             workers: cores.min(4),
+            progress: None,
         }
     }
 }
@@ -90,14 +93,22 @@ pub async fn run_subject(subject: &Subject, options: &Options) -> Report {
     let selected: Vec<&'static Clause> = clauses().iter().filter(|clause| options.selects(clause)).collect();
     let (alone, beside): (Vec<_>, Vec<_>) = selected.into_iter().partition(|clause| clause.needs.exclusive);
     let mut rows: Vec<Row> = futures::stream::iter(beside)
-        .map(|clause| run_clause(subject, clause, seed, options))
+        .map(|clause| run_and_tell(subject, clause, seed, options))
         .buffer_unordered(options.workers.max(1))
         .collect()
         .await;
     for clause in alone {
-        rows.push(run_clause(subject, clause, seed, options).await);
+        rows.push(run_and_tell(subject, clause, seed, options).await);
     }
     Report::new(subject.harness.name().to_owned(), seed, rows)
+}
+
+async fn run_and_tell(subject: &Subject, clause: &'static Clause, seed: u64, options: &Options) -> Row {
+    let row = run_clause(subject, clause, seed, options).await;
+    if let Some(progress) = options.progress {
+        progress(&row);
+    }
+    row
 }
 
 /// Runs one clause and returns its row. For use inside any test: `check(harness, "B11").await` and then look at the row's

@@ -99,7 +99,7 @@ pub(crate) enum Command {
     Graph(GraphArgs),
     /// List the boards of a store
     Boards(StoreArgs),
-    /// Cancel tasks: nobody may claim or complete them any more
+    /// Cancel tasks: nobody may claim or complete them any more; a command that runs is killed within a third of its lease
     Cancel(IdsArgs),
     /// Free tasks from whoever holds them: the holder's token is refused from then on
     Release(ReleaseArgs),
@@ -139,7 +139,7 @@ pub(crate) struct BoardArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// The board; not needed if the store has only one
-    #[arg(long, alias = "namespace", value_name = "NAME", env = "COORD_BOARD")]
+    #[arg(long, alias = "namespace", value_name = "NAME", env = "COORD_BOARD", value_parser = board)]
     pub(crate) board: Option<Namespace>,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// The board; by default the name of the plan: `[plan] name`, else the file's name without .toml
-    #[arg(long, alias = "namespace", value_name = "NAME")]
+    #[arg(long, alias = "namespace", value_name = "NAME", value_parser = board)]
     pub(crate) board: Option<Namespace>,
     /// Where the plan defines a task otherwise than the board: remove the task, and all that depend on it, and add them anew
     #[arg(long)]
@@ -305,7 +305,7 @@ pub(crate) struct GraphArgs {
     #[arg(long, value_name = "URL", env = "COORD_STORE", hide_env_values = true, default_value = DEFAULT_STORE)]
     pub(crate) store: String,
     /// The board; not needed if the store has only one
-    #[arg(long, alias = "namespace", value_name = "NAME", env = "COORD_BOARD")]
+    #[arg(long, alias = "namespace", value_name = "NAME", env = "COORD_BOARD", value_parser = board)]
     pub(crate) board: Option<Namespace>,
     /// How to write it
     #[arg(long, value_enum, default_value_t = GraphFormat::Dot)]
@@ -328,12 +328,13 @@ pub(crate) struct ReleaseArgs {
     #[command(flatten)]
     pub(crate) ids: IdsArgs,
     /// Only if the claim still has this fence, as `coord show` told it
-    #[arg(long, value_name = "FENCE")]
+    #[arg(long, value_name = "FENCE", allow_hyphen_values = true, value_parser = fence)]
     pub(crate) fence: Option<u64>,
 }
 
 /// `coord remove`.
 #[derive(Debug, Args)]
+#[command(override_usage = "coord remove [OPTIONS] <ID>...\n       coord remove [OPTIONS] --all")]
 pub(crate) struct RemoveArgs {
     /// The tasks
     #[arg(value_name = "ID", required_unless_present = "all")]
@@ -346,6 +347,17 @@ pub(crate) struct RemoveArgs {
     /// All tasks of the board
     #[arg(long, conflicts_with_all = ["ids", "dependents"])]
     pub(crate) all: bool,
+}
+
+fn fence(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(fence) if fence > 0 => Ok(fence),
+        _ => Err("a fence is a whole number, 1 or more; `coord show` tells it".into()),
+    }
+}
+
+fn board(text: &str) -> Result<Namespace, String> {
+    Namespace::new(text).map_err(|error| error.message().to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

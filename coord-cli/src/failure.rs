@@ -87,18 +87,41 @@ impl fmt::Display for Failure {
     }
 }
 
+impl From<clap::Error> for Failure {
+    fn from(error: clap::Error) -> Self {
+        let text = error.render().to_string();
+        let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
+        let message = message.trim().strip_prefix("error: ").unwrap_or(message.trim());
+        // A list of what is missing has a line each.
+        let message = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+        let failure = Failure::usage(message);
+        rest.lines().map(str::trim).filter(|line| !line.is_empty()).fold(failure, Failure::help)
+    }
+}
+
 impl From<PlanError> for Failure {
     fn from(plan: PlanError) -> Self {
         Failure { code: exit::USAGE, message: plan.summary(), help: Vec::new(), plan: Some(plan) }
     }
 }
 
+/// What an error says, without the name of the crate, the call and the kind that a backend puts in front for programs.
+fn said(error: &(dyn StdError + 'static)) -> String {
+    if let Some(error) = error.downcast_ref::<BackendError>() {
+        return error.message().to_owned();
+    }
+    match error.downcast_ref::<BoardError>() {
+        Some(BoardError::Invalid(why)) => why.clone(),
+        _ => error.to_string(),
+    }
+}
+
 /// An error and its sources in one line. Sources that a message repeats are left out.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
+    let mut text = said(error);
     let mut source = error.source();
     while let Some(error) = source {
-        let next = error.to_string();
+        let next = said(error);
         if !text.contains(&next) {
             text = format!("{text}: {next}");
         }

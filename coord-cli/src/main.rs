@@ -38,8 +38,11 @@ use crate::output::Format;
 const CLOSING: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
     output::init_colors();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return wrong_arguments(error),
+    };
     let filter = EnvFilter::try_from_env("COORD_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let format = format(&cli.command);
@@ -64,6 +67,29 @@ fn main() -> ExitCode {
             failure.code().into()
         }
     }
+}
+
+/// Help and version are answers; the rest is said to people, and as a document where one was asked for.
+fn wrong_arguments(error: clap::Error) -> ExitCode {
+    // Nobody is left to tell if that fails.
+    let _ = error.print();
+    let code = error.exit_code();
+    if error.use_stderr() && wants_json(std::env::args_os().skip(1)) {
+        output::json(&Failure::from(error).to_json());
+    }
+    u8::try_from(code).unwrap_or(exit::USAGE).into()
+}
+
+/// Whether these arguments, which may be wrong otherwise, ask for JSON.
+fn wants_json(args: impl Iterator<Item = std::ffi::OsString>) -> bool {
+    let mut before = std::ffi::OsString::new();
+    for arg in args.take_while(|arg| arg != "--") {
+        if arg == "--format=json" || (before == "--format" && arg == "json") {
+            return true;
+        }
+        before = arg;
+    }
+    false
 }
 
 async fn dispatch(command: &Command) -> Result<u8, Failure> {

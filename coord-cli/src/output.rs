@@ -73,20 +73,28 @@ pub(crate) fn tasks(count: usize) -> String {
     if count == 1 { "1 task".into() } else { format!("{count} tasks") }
 }
 
-/// The text with control characters replaced, so that a title cannot move the cursor or hide what follows.
+/// The text with control characters written as escapes, so that a title cannot move the cursor, hide what follows, or look like another one.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '\t' => ' ',
-            c if c.is_control() || is_direction(c) => '\u{fffd}',
-            c => c,
-        })
-        .collect()
+    let mut cleaned = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_invisible(c) { cleaned.extend(c.escape_default()) } else { cleaned.push(c) }
+    }
+    cleaned
 }
 
-/// Characters that turn the direction of the text around them.
-fn is_direction(c: char) -> bool {
-    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// A line of output, cleaned; a tab in it is only a gap.
+pub(crate) fn clean_line(line: &str) -> String {
+    clean(&line.replace('\t', "    "))
+}
+
+/// How wide the text is once it is cleaned.
+pub(crate) fn width(text: &str) -> usize {
+    console::measure_text_width(&clean(text))
+}
+
+/// Characters that turn the direction of the text around them, break a line, or cannot be seen.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// The text, cleaned and at most so wide.
@@ -121,7 +129,9 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(clean("a\u{1b}[2Jb\tc\n\u{202e}é"), "a\u{fffd}[2Jb c\u{fffd}\u{fffd}é");
+        assert_eq!(clean("a\u{1b}[2Jb\tc\n\u{202e}é"), r"a\u{1b}[2Jb\tc\n\u{202e}é");
+        assert_eq!(clean_line("a\tb\r"), r"a    b\r");
+        assert_eq!(width("a\u{1b}"), 7);
         assert_eq!(fit("abcdef", 4), "abc…");
         assert_eq!(pad("ab", 4), "ab  ");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use coord_core::board::{Plan, Task, TaskId};
+use coord_core::board::{Plan, State, Task, TaskId};
 use serde_json::{Value, json};
 
 use crate::commands::{outcome_text, task_json};
@@ -18,6 +18,8 @@ const ALL: usize = 40;
 const SLOWEST: usize = 10;
 /// The most failed tasks whose output is shown, and the most blocked ones that are named.
 const SHOWN: usize = 10;
+/// The most failed tasks that the closing count names.
+const NAMED: usize = 5;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +102,26 @@ impl Summary<'_> {
         (*sum, chain)
     }
 
+    /// Which tasks failed or were cancelled, for the closing count.
+    fn failed_ids(&self) -> String {
+        let mut text = String::new();
+        for (state, word) in [(State::Failed, "failed"), (State::Cancelled, "cancelled")] {
+            let ids: Vec<&str> = self
+                .tasks
+                .iter()
+                .filter(|(task, _)| task.state == state)
+                .map(|(task, _)| task.id.as_str())
+                .collect();
+            if !ids.is_empty() {
+                let named = ids.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+                let more = ids.len().saturating_sub(NAMED);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                text.push_str(&format!("; {word}: {named}{more}"));
+            }
+        }
+        text
+    }
+
     fn work(&self) -> Duration {
         self.tasks.iter().filter_map(|(task, _)| ended(task)).map(|ended| ended.duration()).sum()
     }
@@ -150,7 +172,8 @@ impl Summary<'_> {
         let counts = self.counts();
         let total = counts.total();
         if self.already {
-            lines.push(format!("board {}: all {total} tasks are done already, nothing to run", self.board));
+            let all = if total == 1 { "the only task is".into() } else { format!("all {total} tasks are") };
+            lines.push(format!("board {}: {all} done already, nothing to run", self.board));
             return finish(&lines);
         }
         self.durations(&mut lines);
@@ -171,8 +194,9 @@ impl Summary<'_> {
             Verdict::Done | Verdict::Failed => "",
         };
         lines.push(format!(
-            "board {}: {verdict}{counts} (of {total}) in {} ({} of work, {workers}{restarts}{})",
+            "board {}: {verdict}{counts} (of {total}{}) in {} ({} of work, {workers}{restarts}{})",
             self.board,
+            clean(&self.failed_ids()),
             seconds(self.wall),
             seconds(self.work()),
             clean(&chain)
@@ -199,7 +223,7 @@ impl Summary<'_> {
             timed.truncate(SLOWEST);
             lines.push("the slowest tasks:".into());
         }
-        let width = timed.iter().map(|(_, task, _)| console::measure_text_width(task.id.as_str())).max();
+        let width = timed.iter().map(|(_, task, _)| output::width(task.id.as_str())).max();
         let width = width.unwrap_or(0).min(40);
         for (took, task, standing) in timed {
             let state = output::style(standing).apply_to(output::pad(standing.as_str(), 9));
@@ -222,7 +246,7 @@ impl Summary<'_> {
             let Some(log) = self.log(task) else { continue };
             let Ok((tail, more)) = last_lines(&log, self.tail) else { continue };
             for line in &tail {
-                lines.push(format!("    {}", clean(line)));
+                lines.push(format!("    {}", output::clean_line(line)));
             }
             if tail.is_empty() {
                 lines.push("    (no output)".into());

@@ -220,10 +220,24 @@ fn wrong_arguments_are_usage_errors() {
         (&["run", "good.toml", "--store", "memory:"], "several"),
         (&["run", "good.toml", "--store", "carrier-pigeon:x"], "carrier-pigeon"),
         (&["run", "two words.toml"], "has no name"),
-        (&["remove"], "ID"),
+        (&["remove"], "coord remove [OPTIONS] --all"),
+        (&["release", "a", "--fence", "-1"], "a fence is a whole number"),
+        (&["release", "a", "--fence", "0"], "a fence is a whole number"),
+        (&["show", ""], "error: the task id is empty"),
     ] {
         let ended = folder.coord(args.iter().copied()).expect(2);
         assert!(ended.err.contains(part), "{args:?}: no {part:?} in {}", ended.err);
+        assert!(!ended.err.contains("coord-core") && !ended.err.contains("invalid request"), "{}", ended.err);
         assert!(!folder.join(".coord").exists(), "{args:?}");
+        if args.len() > 1 {
+            // The same as one document, whatever is wrong.
+            let json = folder.coord(args.iter().copied().chain(["--format", "json"])).expect(2).json();
+            assert_eq!(json["error"]["exit"], 2, "{args:?}: {json}");
+            assert!(json["error"]["message"].as_str().is_some_and(|text| !text.contains('\n')), "{json}");
+        }
     }
+    let json = folder.coord(["run", "--format=json"]).expect(2).json();
+    assert!(json["error"]["message"].as_str().unwrap().contains("<PLAN.toml>"), "{json}");
+    assert!(folder.coord(["run", "--", "--format=json"]).expect(2).out.is_empty());
+    assert!(folder.coord(["run", "--help"]).expect(0).out.contains("--workers"));
 }

@@ -96,6 +96,7 @@ deps = ['broken', 'fine']
         "--- failed slow: ran out of time after",
         "--- failed lost: it cannot be started: cwd \"sub\" is no folder",
         "--- not run, because of that: last",
+        "(of 5; failed: broken, slow, lost) in ",
         "`coord run plan.toml --retry` runs what failed again",
     ] {
         assert!(failed.out.contains(part), "no {part:?} in {}", failed.out);

@@ -23,9 +23,10 @@ pub(crate) async fn run(args: &CheckArgs) -> Result<u8, Failure> {
                 "dependencies": edges, "problems": [],
             })),
             Format::Text => output::line(&format!(
-                "{}: {} tasks, {edges} dependencies, nothing wrong",
+                "{}: {}, {edges} {}, nothing wrong",
                 path.display(),
-                tasks.len()
+                output::tasks(tasks.len()),
+                if edges == 1 { "dependency" } else { "dependencies" }
             )),
         }
         return Ok(exit::OK);

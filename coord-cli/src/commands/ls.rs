@@ -54,7 +54,7 @@ pub(crate) async fn run(args: &LsArgs) -> Result<u8, Failure> {
 }
 
 fn table(shown: &[(&Task, Standing)]) -> String {
-    let width = shown.iter().map(|(task, _)| console::measure_text_width(task.id.as_str())).max();
+    let width = shown.iter().map(|(task, _)| output::width(task.id.as_str())).max();
     let width = width.unwrap_or(0).clamp(2, 40);
     let mut text = String::new();
     for (task, standing) in shown {

@@ -49,7 +49,7 @@ pub(crate) async fn run(args: &ShowArgs) -> Result<u8, Failure> {
                 let what = if more { "the last lines of its output" } else { "its output" };
                 output::line(&format!("{what}, from {}:", log.display()));
                 for line in lines {
-                    output::line(&format!("  {}", output::clean(&line)));
+                    output::line(&format!("  {}", output::clean_line(&line)));
                 }
             }
         }
