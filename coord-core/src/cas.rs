@@ -140,6 +140,11 @@ pub(crate) trait Judge: Send {
         view: &View<'_>,
         pending: &Pending<Self::Answer>,
     ) -> Result<Fate<Self::Answer>, Self::Error>;
+    /// Whether a try that was sent again and then applied is only believed after another look: for verbs whose answer may be over
+    /// by the time that it is given.
+    fn looks_again(&self) -> bool {
+        false
+    }
     /// The error after too many conflicts.
     fn conflict(&self, attempts: u32) -> Self::Error;
     /// The error when a pending try may have been applied.
@@ -217,9 +222,9 @@ pub(crate) async fn run<J: Judge>(
                 // The same transaction again, byte for byte, with nothing judged anew: a late duplicate then fails its asserts, or
                 // it is the one that is found.
                 Ok(Fate::Open) => match backend.txn(&tried.txn).await {
-                    Ok(TxnOutcome::Applied) => return Ok(tried.answer.clone()),
+                    Ok(TxnOutcome::Applied) if !judge.looks_again() => return Ok(tried.answer.clone()),
                     // Either the first one has landed after all, or somebody was faster: the next snapshot tells.
-                    Ok(TxnOutcome::Rejected) => {
+                    Ok(TxnOutcome::Applied | TxnOutcome::Rejected) => {
                         conflicts += 1;
                         if conflicts >= bounds.conflicts {
                             return Err(judge.unknown());

@@ -26,6 +26,19 @@ pub(crate) enum RecordKind {
     TaskDefinition = 3,
     /// An edge of the dependency graph: a marker without content.
     Edge = 4,
+    // 5 to 15 are the board's.
+    /// The guard of a side-effect store.
+    Floor = 16,
+    /// The head of an action.
+    ActionHead = 17,
+    /// A resource, and who holds it.
+    Resource = 18,
+    /// The result of a completed action.
+    ActionResult = 19,
+    /// A late result, kept as evidence.
+    ActionEvidence = 20,
+    /// An entry of the index of open actions: a marker without content.
+    OpenAction = 21,
 }
 
 /// Why bytes are not the record that was expected.

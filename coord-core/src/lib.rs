@@ -13,6 +13,7 @@ mod error;
 pub mod guide {}
 mod key;
 pub mod layer;
+mod recent;
 mod snapshot;
 pub mod token;
 mod txn;

@@ -147,6 +147,12 @@ impl OperationId {
     pub fn mint() -> Self {
         OperationId(system_random())
     }
+
+    /// The bytes.
+    #[must_use]
+    pub(crate) fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
 }
 
 impl fmt::Debug for OperationId {

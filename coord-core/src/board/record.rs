@@ -12,11 +12,9 @@ use super::{BoardError, Verb};
 use crate::clock::Timestamp;
 use crate::codec::{self, RecordKind};
 use crate::key::{Key, Prefix};
+pub(crate) use crate::recent::{REMEMBERED, Recent};
 use crate::snapshot::Entry;
 use crate::token::{OperationId, RequestId, Token};
-
-/// How many operations a record remembers.
-pub(crate) const REMEMBERED: usize = 16;
 
 /// The guard of all tasks and edges: whoever adds, removes or reconnects tasks reads, asserts and writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,23 +26,6 @@ pub(crate) struct Topology {
     /// No seq of a removed task was larger.
     pub(crate) seq_floor: u64,
     pub(crate) recent: Recent,
-}
-
-/// The last operations on a record, the newest last.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Recent(Vec<OperationId>);
-
-impl Recent {
-    pub(crate) fn push(&mut self, operation: OperationId) {
-        if self.0.len() >= REMEMBERED {
-            self.0.drain(..=self.0.len() - REMEMBERED);
-        }
-        self.0.push(operation);
-    }
-
-    pub(crate) fn contains(&self, operation: OperationId) -> bool {
-        self.0.contains(&operation)
-    }
 }
 
 /// The stored form of [`State`]. The numbers are part of the format.

@@ -23,9 +23,15 @@
 //!
 //! Where nothing downstream checks fences, its own deduplication by [`Lease::downstream_key`] closes the first two.
 
+mod acquire;
 mod action;
+mod adapter;
 mod fingerprint;
 mod history;
+mod operate;
+mod record;
+mod ruling;
+mod settle;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +45,7 @@ pub use action::{
     Outcome, Reconciliation, Replay, Resolution, ResourceId, Ruled, RulingKind, Uncertain, limits,
     result_digest,
 };
+pub use adapter::{EffectAdapter, EffectOptions};
 pub use fingerprint::Fingerprint;
 pub use history::{
     Evidence, History, ListFilter, ListPage, PurgeReport, PurgeRequest, Transition, TransitionKind,
