@@ -10,6 +10,8 @@
 //! If it knows that nothing was done, it *abandons*; if it does not know, it *marks* the action uncertain. If it says nothing at all, because it
 //! was killed, its hold expires, and the standing intent makes the action uncertain for the next one who asks.
 //!
+//! [`Guard::run`] does all of this around a closure. A [`Reconciler`] settles what is uncertain by itself, with a [`Probe`] that looks downstream.
+//!
 //! # What remains possible
 //!
 //! A store cannot reach into the world. This is what can still go wrong, and what helps against it.
@@ -27,8 +29,10 @@ mod acquire;
 mod action;
 mod adapter;
 mod fingerprint;
+mod guard;
 mod history;
 mod operate;
+mod reconcile;
 mod record;
 mod ruling;
 mod settle;
@@ -47,9 +51,11 @@ pub use action::{
 };
 pub use adapter::{EffectAdapter, EffectOptions};
 pub use fingerprint::Fingerprint;
+pub use guard::{Doubt, Failure, Guard, Lost, OnDrop, Place, RunContext, RunOptions, RunOutcome, Wait};
 pub use history::{
     Evidence, History, ListFilter, ListPage, PurgeReport, PurgeRequest, Transition, TransitionKind,
 };
+pub use reconcile::{Finding, Inquiry, Probe, ProbeError, ReconcileReport, Reconciler, ReconcilerOptions};
 
 use crate::clock::Timestamp;
 use crate::error::BackendError;
