@@ -211,21 +211,8 @@ fn sqlite_path(url: &str) -> Option<PathBuf> {
     let rest = url.strip_prefix("sqlite:")?;
     let rest = rest.strip_prefix("//").unwrap_or(rest);
     let path = rest.split('?').next().unwrap_or(rest);
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut at = path.as_bytes();
-    while let [byte, after @ ..] = at {
-        // `%XX` stands for a byte; what is no such escape is for the store to refuse.
-        let escaped = match (byte, after) {
-            (b'%', [high, low, ..]) => {
-                let digit = |c: u8| char::from(c).to_digit(16);
-                digit(*high).zip(digit(*low)).and_then(|(high, low)| u8::try_from(high * 16 + low).ok())
-            }
-            _ => None,
-        };
-        bytes.push(escaped.unwrap_or(*byte));
-        at = if escaped.is_some() { &after[2..] } else { after };
-    }
-    let path = String::from_utf8(bytes).ok()?;
+    // What cannot be decoded is for the store to refuse.
+    let path = coord_core::url::decode(path).ok()?;
     if path.is_empty() { None } else { Some(PathBuf::from(path)) }
 }
 

@@ -17,6 +17,7 @@ mod recent;
 mod snapshot;
 pub mod token;
 mod txn;
+pub mod url;
 
 pub use async_trait::async_trait;
 pub use bytes::Bytes;

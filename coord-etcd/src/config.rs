@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use coord_core::url::{self, UrlError};
 use coord_core::{BackendError, ErrorKind, Operation};
-use percent_encoding::percent_decode_str;
 
 use crate::NAME;
 
@@ -60,6 +60,10 @@ impl EtcdConfig {
             return Err(bad("the URL has a fragment"));
         }
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
+        if query.contains('@') {
+            // A password with a question mark: its end is not to be shown as the name of a parameter.
+            return Err(bad("the URL has an `@` behind its `?`; in a password write `?` as `%3F`"));
+        }
         let (authority, path) =
             rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
         if !path.is_empty() {
@@ -75,12 +79,10 @@ impl EtcdConfig {
         };
         let endpoints = hosts.split(',').map(endpoint).collect::<Result<Vec<String>, BackendError>>()?;
         let (mut request_timeout, mut connect_timeout) = (Duration::from_secs(5), Duration::from_secs(2));
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = decode(value)?;
-            match (name, tls.as_mut()) {
-                ("request_timeout", _) => request_timeout = duration(name, &value)?,
-                ("connect_timeout", _) => connect_timeout = duration(name, &value)?,
+        for (name, value) in url::parameters(query).map_err(bad_url)? {
+            match (name.as_str(), tls.as_mut()) {
+                ("request_timeout", _) => request_timeout = duration(&name, &value)?,
+                ("connect_timeout", _) => connect_timeout = duration(&name, &value)?,
                 ("ca", Some(tls)) => tls.ca = Some(value.into()),
                 ("cert", Some(tls)) => tls.cert = Some(value.into()),
                 ("key", Some(tls)) => tls.key = Some(value.into()),
@@ -105,8 +107,11 @@ impl EtcdConfig {
 }
 
 fn decode(text: &str) -> Result<String, BackendError> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| bad("a percent-encoded part of the URL is not UTF-8"))
+    url::decode(text).map_err(bad_url)
+}
+
+fn bad_url(error: UrlError) -> BackendError {
+    bad(error.to_string())
 }
 
 /// `host` or `host:port`, an IPv6 address in brackets; with the port that etcd has by default.
@@ -127,16 +132,13 @@ fn endpoint(host: &str) -> Result<String, BackendError> {
 }
 
 fn duration(name: &str, text: &str) -> Result<Duration, BackendError> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let milliseconds = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        _ => return Err(bad(format!("the parameter {name} is a number and `ms` or `s`, not {text:?}"))),
-    };
     // An hour is longer than any request may take.
-    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(milliseconds)) {
-        Some(total @ 1..=3_600_000) => Ok(Duration::from_millis(total)),
-        _ => Err(bad(format!("the parameter {name} is between 1ms and 3600s, not {text:?}"))),
+    match humantime::parse_duration(text) {
+        Ok(time) if (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&time) => Ok(time),
+        Ok(_) => Err(bad(format!("the parameter {name} is from 1ms to 1h"))),
+        Err(error) => {
+            Err(bad(format!("the parameter {name} is a duration such as `500ms` or `5s`")).with_source(error))
+        }
     }
 }
 
@@ -180,6 +182,9 @@ mod tests {
             ("etcd://u:sesame@a?connect_timeout=99999999999999999999s", "connect_timeout"),
             ("etcd://u:sesame@a?ca=x", "etcds"),
             ("etcd://u:%ff@a", "UTF-8"),
+            ("etcd://u:sesame%@a", "%25"),
+            ("etcd://u:x?sesame@a", "%3F"),
+            ("etcd://u:sesame@a?request_timeout=1s&request_timeout=2s", "twice"),
             ("etcd://u:sesame@a#f", "fragment"),
         ] {
             let error = EtcdConfig::from_url(url).unwrap_err();

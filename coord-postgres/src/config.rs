@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use coord_core::BackendError;
+use coord_core::url::{self, UrlError};
 
 use crate::error::config_error;
 
@@ -185,10 +186,7 @@ impl PostgresConfig {
     }
 
     fn read_parameters(&mut self, query: &str) -> Result<(), BackendError> {
-        let mut seen: Vec<String> = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, value) = (decode(name)?, decode(value)?);
+        for (name, value) in url::parameters(query).map_err(bad_url)? {
             match name.as_str() {
                 "schema" => self.schema = read_schema(value)?,
                 "sslmode" => {
@@ -238,10 +236,6 @@ impl PostgresConfig {
                     )));
                 }
             }
-            if seen.contains(&name) {
-                return Err(config_error(format!("the PostgreSQL URL has the parameter {name:?} twice")));
-            }
-            seen.push(name);
         }
         Ok(())
     }
@@ -406,29 +400,12 @@ fn read_duration(name: &str, text: &str) -> Result<Duration, BackendError> {
     }
 }
 
-/// Decodes `%XX`. A plus is a plus.
 fn decode(text: &str) -> Result<String, BackendError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        if first != b'%' {
-            bytes.push(first);
-            rest = tail;
-            continue;
-        }
-        let digit = |n: usize| tail.get(n).and_then(|byte| char::from(*byte).to_digit(16));
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            return Err(config_error(
-                "a `%` in a PostgreSQL URL is followed by two hexadecimal digits; for the sign itself write `%25`",
-            ));
-        };
-        bytes.push((high * 16 + low) as u8);
-        rest = &tail[2..];
-    }
-    match String::from_utf8(bytes) {
-        Ok(text) if !text.contains('\0') => Ok(text),
-        _ => Err(config_error("a PostgreSQL URL, once decoded, is UTF-8 without NUL")),
-    }
+    url::decode(text).map_err(bad_url)
+}
+
+fn bad_url(error: UrlError) -> BackendError {
+    config_error(format!("in a PostgreSQL URL: {error}"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use coord_core::BackendError;
+use coord_core::url::{self, UrlError};
 
 use crate::error::config_error;
 
@@ -91,10 +92,7 @@ impl SqliteConfig {
     }
 
     fn read_parameters(&mut self, query: &str) -> Result<(), BackendError> {
-        let mut seen: Vec<String> = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, value) = (decode(name)?, decode(value)?);
+        for (name, value) in url::parameters(query).map_err(bad_url)? {
             match name.as_str() {
                 "busy_timeout" => self.busy_timeout = read_timeout(&value)?,
                 "durability" => {
@@ -110,10 +108,6 @@ impl SqliteConfig {
                     )));
                 }
             }
-            if seen.contains(&name) {
-                return Err(config_error(format!("the SQLite URL has the parameter {name:?} twice")));
-            }
-            seen.push(name);
         }
         Ok(())
     }
@@ -184,26 +178,12 @@ fn read_timeout(text: &str) -> Result<Duration, BackendError> {
     }
 }
 
-/// Decodes `%XX`. A plus is a plus.
 fn decode(text: &str) -> Result<String, BackendError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        if first != b'%' {
-            bytes.push(first);
-            rest = tail;
-            continue;
-        }
-        let digit = |n: usize| tail.get(n).and_then(|byte| char::from(*byte).to_digit(16));
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            return Err(config_error(
-                "a `%` in a SQLite URL is followed by two hexadecimal digits; for the sign itself write `%25`",
-            ));
-        };
-        bytes.push((high * 16 + low) as u8);
-        rest = &tail[2..];
-    }
-    String::from_utf8(bytes).map_err(|_| config_error("a SQLite URL, once decoded, is UTF-8"))
+    url::decode(text).map_err(bad_url)
+}
+
+fn bad_url(error: UrlError) -> BackendError {
+    config_error(format!("in a SQLite URL: {error}"))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use coord_core::BackendError;
+use coord_core::url::UrlError;
 
 use super::{Address, Durability, Login, RedisConfig, Tls, Topology};
 use crate::error::config_error;
@@ -126,10 +127,8 @@ fn read_parameters(config: &mut RedisConfig, query: &str) -> Result<(), BackendE
             "a Redis URL has an `@` behind its `?`; in a password write `?` as `%3F`, in a parameter `@` as `%40`",
         ));
     }
-    let (mut seen, mut cert, mut key) = (Vec::<String>::new(), None, None);
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let (name, value) = (decode(name)?, decode(value)?);
+    let (mut cert, mut key) = (None, None);
+    for (name, value) in coord_core::url::parameters(query).map_err(bad_url)? {
         match name.as_str() {
             "durability" => {
                 config.durability = match value.as_str() {
@@ -180,10 +179,6 @@ fn read_parameters(config: &mut RedisConfig, query: &str) -> Result<(), BackendE
                 )));
             }
         }
-        if seen.contains(&name) {
-            return Err(config_error(format!("the Redis URL has the parameter `{name}` twice")));
-        }
-        seen.push(name);
     }
     match (&mut config.tls, cert, key) {
         (_, None, None) => {}
@@ -207,27 +202,12 @@ fn read_timeout(name: &str, value: &str) -> Result<Duration, BackendError> {
     }
 }
 
-/// Decodes `%XX`. A plus is a plus.
 fn decode(text: &str) -> Result<String, BackendError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        if first != b'%' {
-            bytes.push(first);
-            rest = tail;
-            continue;
-        }
-        let digit = |n: usize| tail.get(n).and_then(|byte| char::from(*byte).to_digit(16));
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            return Err(config_error(
-                "a `%` in a Redis URL is followed by two hexadecimal digits; for the sign itself write `%25`",
-            ));
-        };
-        // Two hexadecimal digits are at most 255.
-        bytes.push((high * 16 + low) as u8);
-        rest = &tail[2..];
-    }
-    String::from_utf8(bytes).map_err(|_| config_error("a Redis URL, once decoded, is UTF-8"))
+    coord_core::url::decode(text).map_err(bad_url)
+}
+
+fn bad_url(error: UrlError) -> BackendError {
+    config_error(format!("in a Redis URL: {error}"))
 }
 
 #[cfg(test)]
