@@ -115,17 +115,36 @@ stage_tests() {
 stage_stores() {
     export COORD_LOCAL_SERVERS=1
     limit 2400 cargo test "${all[@]}" --no-run
-    local store more
+    local store wanted=()
+    # First what besides the suite belongs to a store and takes longest: topologies with failovers, a store in trouble.
     for store in ${stores[@]+"${stores[@]}"}; do
-        limit 1500 cargo test "${all[@]}" --test "$store" -- --test-threads 4
-        # What besides the suite belongs to this store: topologies with failovers, a store in trouble.
-        for more in $(targets "$store" | grep -vx "$store"); do
-            limit 1500 cargo test "${all[@]}" --test "$more"
-        done
+        mapfile -t -O "${#wanted[@]}" wanted < <(targets "$store" | grep -vx "$store")
     done
-    # The command, on each of them.
-    limit 900 cargo test "${all[@]}" --test stores
+    together "${wanted[@]}" ${stores[@]+"${stores[@]}"} stores
     unset COORD_LOCAL_SERVERS
+}
+
+# Runs test targets, two at a time, for they wait for servers and clocks most of the time. What one says is shown when it has ended.
+together() { # together TARGET...
+    local target said
+    said=$(mktemp -d)
+    for target in "$@"; do
+        while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n || true; done
+        (
+            started=$SECONDS
+            if limit 1500 cargo test "${all[@]}" --test "$target" >"$said/$target" 2>&1; then touch "$said/$target.passed"; fi
+            cat "$said/$target"
+            echo "== $target: $((SECONDS - started)) s" >&2
+        ) &
+    done
+    wait
+    for target in "$@"; do
+        if [ ! -e "$said/$target.passed" ]; then
+            echo "failed: $target" >&2
+            return 1
+        fi
+    done
+    rm -rf "$said"
 }
 
 # The suite once more with servers in containers. Without a registry the images are made of the servers that are installed here.
@@ -177,11 +196,12 @@ stop_engine() { # stop_engine FOLDER PID: with everything that runs in it
 
 # The main job as README names it: all tasks end done, and a second run says so at once.
 stage_quickstart() {
-    limit 1500 cargo build --release --locked -p coord-cli
-    local folder
+    limit 1500 cargo build "${all[@]}" --bin coord
+    local folder coord
+    coord=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug/coord
     folder=$(mktemp -d)
-    limit 120 cargo run --release --locked -p coord-cli -- run examples/quickstart.toml --store "sqlite:$folder/coord.db"
-    limit 20 cargo run --release --locked -p coord-cli -- run examples/quickstart.toml --store "sqlite:$folder/coord.db"
+    limit 120 "$coord" run examples/quickstart.toml --store "sqlite:$folder/coord.db"
+    limit 20 "$coord" run examples/quickstart.toml --store "sqlite:$folder/coord.db"
     rm -rf "$folder"
 }
 
