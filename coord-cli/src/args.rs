@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use coord_core::Namespace;
 
+use crate::effects::args::{EffectCommand, OnceArgs};
 use crate::output::Format;
 use crate::store::{DEFAULT_STORE, Store};
 
@@ -46,6 +47,7 @@ Examples:
   coord show test                    one task, and the end of its output
   coord add plan.toml                only add it; run it by ...
   coord worker                       ... this, in as many terminals as you like
+  coord once --key K -- COMMAND      at most once, on all hosts; see its --help
 
 Exit codes:
   0    all tasks are done
@@ -107,6 +109,11 @@ pub(crate) enum Command {
     Reopen(IdsArgs),
     /// Remove tasks that nothing depends on and nobody holds
     Remove(RemoveArgs),
+    /// Run a command at most once for a key, on all hosts, and replay its output and exit code to everybody else
+    Once(OnceArgs),
+    /// Look at, settle and forget actions that were done with `coord once`
+    #[command(subcommand)]
+    Effect(EffectCommand),
     /// Kills the process group of a command when its worker dies. Started by workers
     #[command(hide = true)]
     Guard,
@@ -356,15 +363,15 @@ fn fence(text: &str) -> Result<u64, String> {
     }
 }
 
-fn board(text: &str) -> Result<Namespace, String> {
+pub(crate) fn board(text: &str) -> Result<Namespace, String> {
     Namespace::new(text).map_err(|error| error.message().to_owned())
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it as 30s, 5m or 1h"))
 }
 
-fn lease(text: &str) -> Result<Duration, String> {
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     let lease = duration(text)?;
     if lease < Duration::from_secs(1) || lease > Duration::from_secs(24 * 3_600) {
         return Err("a lease lasts from 1s to 24h".into());

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use coord_core::board::BoardError;
+use coord_core::effects::EffectError;
 use coord_core::{BackendError, ErrorKind};
 use serde_json::{Value, json};
 
@@ -17,6 +18,20 @@ pub(crate) mod exit {
     pub(crate) const FAILED: u8 = 1;
     /// A bad plan, a bad argument: nothing was changed.
     pub(crate) const USAGE: u8 = 2;
+    /// `coord once`: it was done, and its output is no longer kept.
+    pub(crate) const GONE: u8 = 119;
+    /// `coord once`: nobody knows whether it was done.
+    pub(crate) const UNCERTAIN: u8 = 120;
+    /// `coord once`: somebody is doing it.
+    pub(crate) const IN_FLIGHT: u8 = 121;
+    /// `coord once`: the resource is busy.
+    pub(crate) const CONTENDED: u8 = 122;
+    /// `coord once`: the key is in use for something else.
+    pub(crate) const MISMATCH: u8 = 123;
+    /// `coord once`: coord itself failed.
+    pub(crate) const COORD_FAILED: u8 = 125;
+    /// `coord once`: the command cannot be started.
+    pub(crate) const NOT_STARTED: u8 = 126;
     /// Stopped by Ctrl-C or a signal.
     pub(crate) const INTERRUPTED: u8 = 130;
 }
@@ -39,6 +54,12 @@ impl Failure {
     /// What was asked makes no sense; nothing was changed.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Failure { code: exit::USAGE, message: message.into(), help: Vec::new(), plan: None }
+    }
+
+    /// The same failure with another exit code.
+    pub(crate) fn with_code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
     }
 
     /// With one more line that says what to do.
@@ -110,6 +131,9 @@ fn said(error: &(dyn StdError + 'static)) -> String {
     if let Some(error) = error.downcast_ref::<BackendError>() {
         return error.message().to_owned();
     }
+    if let Some(EffectError::Invalid(why)) = error.downcast_ref::<EffectError>() {
+        return why.clone();
+    }
     match error.downcast_ref::<BoardError>() {
         Some(BoardError::Invalid(why)) => why.clone(),
         _ => error.to_string(),
@@ -154,6 +178,27 @@ impl From<BoardError> for Failure {
             }
             BoardError::TxnConflict { .. } => failure.help("nothing has happened; try again"),
             BoardError::OutcomeUnknown { .. } => failure.help("look with `coord ls`, then try again"),
+            _ => failure,
+        }
+    }
+}
+
+impl From<EffectError> for Failure {
+    fn from(error: EffectError) -> Self {
+        let failure = Failure::failed(chain(&error));
+        match error {
+            EffectError::Backend(error) => error.into(),
+            EffectError::NeverAcquired { .. } => {
+                Failure { code: exit::USAGE, ..failure }.help("`coord effect ls` lists the actions")
+            }
+            EffectError::Invalid(_) => Failure { code: exit::USAGE, ..failure },
+            EffectError::Mismatch { .. } => Failure { code: exit::MISMATCH, ..failure },
+            EffectError::TxnConflict { .. } => failure.help("nothing has happened; try again"),
+            EffectError::OutcomeUnknown { .. } => failure.help("look with `coord effect ls`, then try again"),
+            EffectError::EpisodeOver { .. } | EffectError::NotUncertain { .. } => {
+                failure.help("`coord effect show KEY` tells how it stands now")
+            }
+            EffectError::NotSettled { .. } => failure.help("`coord effect show KEY` tells who is at it; resolve it first"),
             _ => failure,
         }
     }

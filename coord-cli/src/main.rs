@@ -5,6 +5,7 @@ mod commands;
 mod control;
 mod definition;
 mod diagnose;
+mod effects;
 mod execute;
 mod failure;
 mod fields;
@@ -106,6 +107,8 @@ async fn dispatch(command: &Command) -> Result<u8, Failure> {
         Command::Release(args) => commands::edit::release(args).await,
         Command::Reopen(args) => commands::edit::reopen(args).await,
         Command::Remove(args) => commands::remove::run(args).await,
+        Command::Once(args) => effects::once::run(args).await,
+        Command::Effect(command) => effects::operate::run(command).await,
         Command::Guard => match guard::run().await {
             Ok(()) => Ok(exit::OK),
             Err(error) => Err(Failure::usage(error.to_string())),
@@ -125,6 +128,8 @@ fn format(command: &Command) -> Format {
         Command::Graph(args) if args.format == GraphFormat::Json => Format::Json,
         Command::Graph(_) | Command::Guard => Format::Text,
         Command::Boards(args) => args.format,
+        Command::Once(args) => args.store.format,
+        Command::Effect(command) => effects::operate::format(command),
         Command::Cancel(args) | Command::Reopen(args) => args.board.store.format,
         Command::Release(args) => args.ids.board.store.format,
         Command::Remove(args) => args.board.store.format,

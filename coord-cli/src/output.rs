@@ -73,6 +73,11 @@ pub(crate) fn tasks(count: usize) -> String {
     if count == 1 { "1 task".into() } else { format!("{count} tasks") }
 }
 
+/// So many things, in words.
+pub(crate) fn count(count: u64, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
 /// The text with control characters written as escapes, so that a title cannot move the cursor, hide what follows, or look like another one.
 pub(crate) fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());

@@ -67,6 +67,62 @@ pub(crate) struct Started {
 
 /// Waits for the word on standard input, and then becomes the command. If whoever would give the word dies before, nothing runs.
 const WAIT_FOR_WORD: &str = r#"read -r go && exec sh -c "$1" </dev/null"#;
+/// The same for a command of several words.
+const WAIT_FOR_ARGV: &str = r#"read -r go && exec "$@" </dev/null"#;
+
+/// The word that lets a command run.
+#[derive(Debug)]
+pub(crate) struct Word(Option<tokio::process::ChildStdin>);
+
+impl Word {
+    /// Lets the command run.
+    pub(crate) async fn go(&mut self) -> io::Result<()> {
+        let mut stdin = self.0.take().ok_or_else(|| io::Error::other("the word was given already"))?;
+        stdin.write_all(b"go\n").await
+    }
+}
+
+/// A command of several words that has been started but waits for the word to go, with its two streams apart.
+#[derive(Debug)]
+pub(crate) struct StartedArgv {
+    /// Its process group.
+    pub(crate) group: Group,
+    /// Its first process.
+    pub(crate) child: Child,
+    /// Lets it run.
+    pub(crate) word: Word,
+    /// Its standard output.
+    pub(crate) output: pipe::Receiver,
+    /// Its standard error.
+    pub(crate) errors: pipe::Receiver,
+}
+
+impl StartedArgv {
+    /// Starts a shell in a process group of its own, which becomes the command once it is told to.
+    pub(crate) fn new(argv: &[String], env: &[(String, String)]) -> io::Result<Self> {
+        let ((out, out_end), (err, err_end)) = (io::pipe()?, io::pipe()?);
+        let mut command = Command::new("sh");
+        command.args(["-c", WAIT_FOR_ARGV, "coord"]).args(argv);
+        command.stdin(Stdio::piped()).stdout(out_end).stderr(err_end);
+        command.process_group(0).kill_on_drop(true);
+        command.envs(env.iter().map(|(name, value)| (name, value)));
+        let mut child = command.spawn()?;
+        // The writing ends of the pipes are in the command; with it they go, so that the streams end when the last process does.
+        drop(command);
+        let group = group_of(&child)?;
+        let word = Word(child.stdin.take());
+        let receiver = |reader: io::PipeReader| pipe::Receiver::from_owned_fd(OwnedFd::from(reader));
+        Ok(StartedArgv { group, child, word, output: receiver(out)?, errors: receiver(err)? })
+    }
+}
+
+fn group_of(child: &Child) -> io::Result<Group> {
+    child
+        .id()
+        .and_then(|id| i32::try_from(id).ok())
+        .and_then(Group::from_raw)
+        .ok_or_else(|| io::Error::other("the shell ended at once"))
+}
 
 impl Started {
     /// Starts a shell in a process group of its own. It does nothing before [`go`](Self::go).
@@ -88,11 +144,7 @@ impl Started {
         let child = command.spawn()?;
         // The writing ends of the pipe are in the command; with it they go, so that the output ends when the last process does.
         drop(command);
-        let group = child
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(Group::from_raw)
-            .ok_or_else(|| io::Error::other("the shell ended at once"))?;
+        let group = group_of(&child)?;
         let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
         Ok(Started { group, child, output })
     }

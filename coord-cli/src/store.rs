@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use coord_core::board::{BoardAdapter, BoardOptions, ExtendedBoard, Task, TaskId};
+use coord_core::board::{AgentId, BoardAdapter, BoardOptions, ExtendedBoard, Task, TaskId};
+use coord_core::effects::{EffectAdapter, EffectOptions, EffectStore};
 use coord_core::{Assert, Backend, Key, KeyRange, Mutation, Namespace, Prefix, Txn};
 
 use crate::failure::{Failure, chain};
@@ -11,6 +12,8 @@ use crate::logs::Logs;
 
 /// The store that is used if none is named.
 pub(crate) const DEFAULT_STORE: &str = "sqlite:.coord/coord.db";
+/// The namespace of the actions of `coord once`.
+pub(crate) const EFFECTS: &str = "coord.effects";
 /// The namespace that lists the boards of a store: `board/<name>`.
 const REGISTRY: &str = "coord.boards";
 const BOARD_PREFIX: &str = "board/";
@@ -34,6 +37,9 @@ impl std::fmt::Debug for Store {
         f.debug_struct("Store").field("url", &self.shown()).field("logs", &self.logs).finish()
     }
 }
+
+/// Actions that have been opened.
+pub(crate) type Effects = Arc<dyn EffectStore>;
 
 /// A board that has been opened.
 #[derive(Clone, Debug)]
@@ -146,6 +152,31 @@ impl Store {
             .await
             .map_err(|error| Failure::failed(chain(&error)).context("the board cannot be registered"))?;
         Ok(opened)
+    }
+
+    /// Opens the actions of a namespace under the name of this process, and makes the store if it is new.
+    pub(crate) async fn create_effects(&self, namespace: &Namespace) -> Result<Effects, Failure> {
+        self.require_shared()?;
+        if let Some(path) = sqlite_path(&self.url) {
+            make_folder(&path)?;
+        }
+        self.open_effects(namespace).await
+    }
+
+    /// Opens the actions of a namespace of a store that exists.
+    pub(crate) async fn existing_effects(&self, namespace: &Namespace) -> Result<Effects, Failure> {
+        self.require_shared()?;
+        self.require_existing()?;
+        self.open_effects(namespace).await
+    }
+
+    async fn open_effects(&self, namespace: &Namespace) -> Result<Effects, Failure> {
+        let backend = self.connect(namespace).await?;
+        let agent = AgentId::new(format!("{}:{}", crate::process::host(), std::process::id()))?;
+        let effects = EffectAdapter::open(backend, EffectOptions::default().agent(agent)).await.map_err(|error| {
+            Failure::from(error).context(format!("the actions in {namespace} of {} cannot be opened", self.shown()))
+        })?;
+        Ok(Arc::new(effects))
     }
 
     /// The names of the boards of the store, in ascending order.

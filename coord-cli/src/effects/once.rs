@@ -1,0 +1,278 @@
+//! `coord once`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coord_core::effects::{
+    Action, ActionKey, Completed, Doubt, EffectError, Failure as Told, Fingerprint, Guard as _, Holder, Replay,
+    ResourceId, RunContext, RunOptions, RunOutcome, Uncertain, Wait,
+};
+use coord_core::{Clock, SystemClock};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::args::{EffectStoreArgs, OnceArgs};
+use super::command::{Command, End, find_program, show};
+use super::kept::Kept;
+use crate::control::Signals;
+use crate::failure::{Failure, chain, exit};
+use crate::output::{self, Format};
+
+/// How long is waited if nothing is said: until whoever is at it ends.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// What the command said if it left nothing that is kept.
+#[derive(Debug)]
+enum Why {
+    /// In words.
+    Text(String),
+    /// By an exit code.
+    Exit(Kept),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Text(text) => f.write_str(text),
+            Why::Exit(kept) => write!(f, "it ended with exit code {}", kept.exit),
+        }
+    }
+}
+
+/// `coord once`.
+pub(crate) async fn run(args: &OnceArgs) -> Result<u8, Failure> {
+    let action = action(args)?;
+    let store = args.store.store();
+    let effects = store.create_effects(&args.store.namespace).await.map_err(of_coord)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let stop = stop_on_signal()?;
+    let options = RunOptions::default()
+        .ttl(args.ttl)
+        .clock(clock.clone())
+        .wait(match args.wait {
+            Some(wait) if wait.is_zero() => Wait::No,
+            Some(wait) => Wait::ForTurn(wait),
+            None => Wait::ForTurn(FOR_EVER),
+        });
+    let command = Command {
+        argv: args.command.clone(),
+        env: Vec::new(),
+        timeout: args.timeout,
+        shown: args.store.format == Format::Text,
+    };
+    let (uncertain, abandon) = (args.uncertain_exit.clone(), args.abandon_exit.clone());
+    let (started, has_started) = watch::channel(false);
+    let (act_stop, act_clock) = (stop.clone(), clock.clone());
+    let key = action.key.clone();
+    let run = effects.run(action, options, move |context| async move {
+        let command = with_variables(command, &context).await?;
+        started.send_replace(true);
+        match command.run(&context, &*act_clock, act_stop).await {
+            End::Exited(kept) if abandon.contains(&kept.exit) => Err(Told::NotApplied(Why::Exit(kept))),
+            End::Exited(kept) if uncertain.contains(&kept.exit) => Err(Told::Unknown(Why::Exit(kept))),
+            End::Exited(kept) => Ok(kept.encode()),
+            End::Unknown(why) => Err(Told::Unknown(Why::Text(why))),
+            End::NotStarted(why) => Err(Told::NotApplied(Why::Text(why))),
+        }
+    });
+    let mut stop_waiting = stop;
+    let outcome = tokio::select! {
+        outcome = run => outcome.map_err(of_coord)?,
+        // Once the command has started, it is told to stop, and what came of it is settled.
+        () = stopped_before(&mut stop_waiting, has_started) => {
+            return Err(Failure::failed("stopped by a signal before the command was started").with_code(exit::INTERRUPTED));
+        }
+    };
+    answer(args, &key, outcome)
+}
+
+fn action(args: &OnceArgs) -> Result<Action, Failure> {
+    if let Some(both) = args.uncertain_exit.iter().find(|code| args.abandon_exit.contains(code)) {
+        return Err(Failure::usage(format!("the exit code {both} cannot mean both that nothing was done and that nobody knows")));
+    }
+    let key = ActionKey::new(&args.key).map_err(|error| Failure::from(error).context("--key"))?;
+    let mut action = Action::new(key);
+    if let Some(resource) = &args.resource {
+        let resource = ResourceId::new(resource).map_err(|error| Failure::from(error).context("--resource"))?;
+        action = action.resource(resource);
+    }
+    if let Some(fingerprint) = &args.fingerprint {
+        action = action.fingerprint(Fingerprint::of_bytes(fingerprint.as_bytes()));
+    }
+    Ok(action)
+}
+
+/// Failures that are coord's own have an exit code of their own, apart from arguments that make no sense.
+fn of_coord(error: impl Into<Failure>) -> Failure {
+    let failure = error.into();
+    if failure.code() == exit::FAILED { failure.with_code(exit::COORD_FAILED) } else { failure }
+}
+
+fn stop_on_signal() -> Result<watch::Receiver<bool>, Failure> {
+    let mut signals = Signals::new()?;
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        signals.next().await;
+        stop.send_replace(true);
+        // Kept, so that nobody takes its end for a signal.
+        std::future::pending::<()>().await;
+    });
+    Ok(stopped)
+}
+
+async fn stopped_before(stop: &mut watch::Receiver<bool>, started: watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+    if *started.borrow() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn with_variables(mut command: Command, context: &RunContext) -> Result<Command, Told<Why>> {
+    let not_applied = |why: String| Told::NotApplied(Why::Text(why));
+    let program = command.argv.first().map(String::as_str).unwrap_or_default();
+    find_program(program).map_err(not_applied)?;
+    let attempt = context.attempt().await.map_err(|error| not_applied(chain(&error)))?;
+    command.env = vec![
+        ("COORD_KEY".to_owned(), context.action().key.to_string()),
+        ("COORD_FENCE".to_owned(), context.fence().to_string()),
+        ("COORD_ATTEMPT".to_owned(), attempt.to_string()),
+        ("COORD_DOWNSTREAM_KEY".to_owned(), context.downstream_key().to_owned()),
+    ];
+    Ok(command)
+}
+
+fn answer(args: &OnceArgs, key: &ActionKey, outcome: RunOutcome<Why>) -> Result<u8, Failure> {
+    let word = outcome.as_str();
+    match outcome {
+        RunOutcome::Executed { value, completed } => {
+            let kept = Kept::decode(&value);
+            // What was shown as it came is not shown again.
+            tell(args, key, word, &kept, false, &completed);
+            Ok(kept.exit)
+        }
+        RunOutcome::Replayed(completed) => replay(args, key, word, &completed),
+        RunOutcome::Stale { instead: Ok(completed), .. } => {
+            output::note("coord: the lease was lost, and the action had been completed otherwise: this is the result that counts");
+            replay(args, key, word, &completed)
+        }
+        RunOutcome::Stale { instead: Err(error), value } => {
+            let kept = Kept::decode(&value);
+            Err(Failure::failed(format!(
+                "the command ended with exit code {}, but its lease was lost, and that does not count: {}",
+                kept.exit,
+                chain(&error)
+            ))
+            .with_code(exit::UNCERTAIN)
+            .help(format!("`coord effect history '{key}'{}` shows what was kept as evidence", args.store.repeated())))
+        }
+        RunOutcome::Unsettled { value, error } => {
+            let kept = Kept::decode(&value);
+            Err(Failure::failed(format!(
+                "the command ended with exit code {}, but the store could not be told: {}",
+                kept.exit,
+                chain(&error)
+            ))
+            .with_code(exit::UNCERTAIN)
+            .help(format!("unless the store was told after all, {key:?} becomes uncertain at the end of its hold"))
+            .help(resolve_help(&args.store, key, None)))
+        }
+        RunOutcome::InFlight(holder) => Err(busy(&holder, key, "is being done").with_code(exit::IN_FLIGHT)),
+        RunOutcome::Contended(holder) => {
+            let resource = args.resource.as_deref().unwrap_or(&args.key);
+            Err(busy(&holder, key, &format!("cannot be done now: its resource {resource:?} is busy with {:?}", holder.key))
+                .with_code(exit::CONTENDED))
+        }
+        RunOutcome::Uncertain { episode, doubt } => Err(uncertain(&args.store, key, episode, doubt)),
+        RunOutcome::Failed { error, withdrawn } => {
+            let (code, failure) = match error {
+                Why::Exit(kept) => (kept.exit, Failure::failed("the command says that nothing was done")),
+                Why::Text(why) => (exit::NOT_STARTED, Failure::failed(why)),
+            };
+            let failure = match withdrawn {
+                Ok(()) => failure.help("nothing was done, and that is known: the same command tries again"),
+                Err(error) => failure.help(format!(
+                    "nothing was done, but the store could not be told ({}): the action becomes uncertain at the end of its hold",
+                    chain(&error)
+                )),
+            };
+            Err(failure.with_code(code))
+        }
+        _ => Err(Failure::failed("the run ended in a way that this version does not know").with_code(exit::UNCERTAIN)),
+    }
+}
+
+fn tell(args: &OnceArgs, key: &ActionKey, word: &str, kept: &Kept, shown: bool, completed: &Completed) {
+    match args.store.format {
+        Format::Json => output::json(&document(key, word, kept, completed)),
+        Format::Text if shown => {
+            // A reader that went away is no error.
+            let _ = show(&mut std::io::stderr().lock(), &kept.stderr);
+            let _ = show(&mut std::io::stdout().lock(), &kept.stdout);
+        }
+        Format::Text => {}
+    }
+    if completed.maybe_twice && args.store.format == Format::Text {
+        output::note("coord: it may have been done more than once; `coord effect history` shows why");
+    }
+}
+
+fn document(key: &ActionKey, word: &str, kept: &Kept, completed: &Completed) -> Value {
+    json!({
+        "key": key.as_str(), "outcome": word, "exit": kept.exit,
+        "stdout": String::from_utf8_lossy(&kept.stdout), "stderr": String::from_utf8_lossy(&kept.stderr),
+        "completed": completed.at.to_string(), "maybe_twice": completed.maybe_twice,
+    })
+}
+
+fn replay(args: &OnceArgs, key: &ActionKey, word: &str, completed: &Completed) -> Result<u8, Failure> {
+    let gone = |why: String| {
+        Failure::failed(format!("{key:?} was done at {}, and its output is no longer kept: {why}", completed.at))
+            .with_code(exit::GONE)
+    };
+    match &completed.replay {
+        Replay::Result(result) => {
+            let kept = Kept::decode(result);
+            tell(args, key, word, &kept, true, completed);
+            Ok(kept.exit)
+        }
+        Replay::Purged { at } => Err(gone(format!("it was purged at {at}"))),
+        Replay::TooLarge { len, .. } => Err(gone(format!("it had {len} bytes"))),
+    }
+}
+
+fn busy(holder: &Holder, key: &ActionKey, how: &str) -> Failure {
+    Failure::failed(format!("{key:?} {how} by {}, until {} if not renewed", holder.agent, holder.until))
+        .help("--wait says how long to wait for that")
+}
+
+/// How somebody who has looked decides.
+fn resolve_help(store: &EffectStoreArgs, key: &ActionKey, episode: Option<String>) -> String {
+    let episode = episode.map(|episode| format!(" --episode {episode}")).unwrap_or_default();
+    format!(
+        "look whether it was done, then: coord effect resolve '{}'{episode}{} --evidence '...' (--applied | --not-applied | --allow-retry)",
+        key.as_str().replace('\'', r"'\''"),
+        store.repeated()
+    )
+}
+
+fn uncertain(
+    store: &EffectStoreArgs,
+    key: &ActionKey,
+    episode: Result<coord_core::effects::Episode, EffectError>,
+    doubt: Doubt<Why>,
+) -> Failure {
+    let text = match &doubt {
+        Doubt::Earlier(Uncertain { agent, fence, since, reason, .. }) => {
+            format!("tried by {agent} (fence {fence}), uncertain since {since}: {reason}")
+        }
+        doubt => doubt.to_string(),
+    };
+    let failure = Failure::failed(format!("nobody knows whether {key:?} was done: {text}")).with_code(exit::UNCERTAIN);
+    match episode {
+        Ok(episode) => failure.help(resolve_help(store, key, Some(episode.to_string()))),
+        Err(error) => failure
+            .help(format!("the store could not be told ({}): it becomes uncertain at the end of its hold", chain(&error)))
+            .help(resolve_help(store, key, None)),
+    }
+}
