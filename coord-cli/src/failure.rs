@@ -198,7 +198,9 @@ impl From<EffectError> for Failure {
             EffectError::EpisodeOver { .. } | EffectError::NotUncertain { .. } => {
                 failure.help("`coord effect show KEY` tells how it stands now")
             }
-            EffectError::NotSettled { .. } => failure.help("`coord effect show KEY` tells who is at it; resolve it first"),
+            EffectError::NotSettled { .. } => {
+                failure.help("`coord effect show KEY` tells who is at it; resolve it first")
+            }
             _ => failure,
         }
     }

@@ -173,9 +173,11 @@ impl Store {
     async fn open_effects(&self, namespace: &Namespace) -> Result<Effects, Failure> {
         let backend = self.connect(namespace).await?;
         let agent = AgentId::new(format!("{}:{}", crate::process::host(), std::process::id()))?;
-        let effects = EffectAdapter::open(backend, EffectOptions::default().agent(agent)).await.map_err(|error| {
-            Failure::from(error).context(format!("the actions in {namespace} of {} cannot be opened", self.shown()))
-        })?;
+        let effects =
+            EffectAdapter::open(backend, EffectOptions::default().agent(agent)).await.map_err(|error| {
+                Failure::from(error)
+                    .context(format!("the actions in {namespace} of {} cannot be opened", self.shown()))
+            })?;
         Ok(Arc::new(effects))
     }
 

@@ -61,10 +61,17 @@ pub(crate) fn find_program(program: &str) -> Result<(), String> {
 
 impl Command {
     /// Runs the command while its hold lasts.
-    pub(crate) async fn run(self, context: &RunContext, clock: &dyn Clock, mut stop: watch::Receiver<bool>) -> End {
+    pub(crate) async fn run(
+        self,
+        context: &RunContext,
+        clock: &dyn Clock,
+        mut stop: watch::Receiver<bool>,
+    ) -> End {
         let mut guard = match Guard::start() {
             Ok(guard) => guard,
-            Err(error) => return End::NotStarted(format!("the guard of the command cannot be started: {error}")),
+            Err(error) => {
+                return End::NotStarted(format!("the guard of the command cannot be started: {error}"));
+            }
         };
         let mut started = match StartedArgv::new(&self.argv, &self.env) {
             Ok(started) => started,
@@ -122,8 +129,12 @@ impl Command {
             Err(why) => End::Unknown(why),
             Ok(Err(error)) => End::Unknown(format!("it was not seen to end: {error}")),
             Ok(Ok(status)) => match code_and_signal(status) {
-                (Some(code), _) => End::Exited(Kept { exit: u8::try_from(code).unwrap_or(u8::MAX), stdout, stderr }),
-                (None, signal) => End::Unknown(format!("it was killed by signal {}", signal.unwrap_or_default())),
+                (Some(code), _) => {
+                    End::Exited(Kept { exit: u8::try_from(code).unwrap_or(u8::MAX), stdout, stderr })
+                }
+                (None, signal) => {
+                    End::Unknown(format!("it was killed by signal {}", signal.unwrap_or_default()))
+                }
             },
         }
     }

@@ -32,7 +32,9 @@ impl Stream {
     pub(crate) fn finish(self) -> Vec<u8> {
         let mut bytes = self.head;
         if self.left_out > 0 {
-            bytes.extend_from_slice(format!("\n[... {} bytes are left out here ...]\n", self.left_out).as_bytes());
+            bytes.extend_from_slice(
+                format!("\n[... {} bytes are left out here ...]\n", self.left_out).as_bytes(),
+            );
         }
         bytes.extend(self.tail);
         bytes
@@ -73,8 +75,11 @@ impl Kept {
             let end = rest.iter().position(|byte| *byte == b'\n')?;
             let header: Header = serde_json::from_slice(&rest[..end]).ok()?;
             let (stdout, stderr) = rest[end + 1..].split_at_checked(header.stdout)?;
-            (stderr.len() == header.stderr)
-                .then(|| Kept { exit: header.exit, stdout: stdout.to_vec(), stderr: stderr.to_vec() })
+            (stderr.len() == header.stderr).then(|| Kept {
+                exit: header.exit,
+                stdout: stdout.to_vec(),
+                stderr: stderr.to_vec(),
+            })
         };
         read().unwrap_or_else(|| Kept { exit: 0, stdout: result.to_vec(), stderr: Vec::new() })
     }
@@ -110,7 +115,12 @@ mod tests {
 
     #[test]
     fn what_no_command_left_is_shown_as_it_is() {
-        for raw in [&b"receipt 7"[..], b"", b"coord once 1\n", b"coord once 1\n{\"exit\":0,\"stdout\":9,\"stderr\":0}\nx"] {
+        for raw in [
+            &b"receipt 7"[..],
+            b"",
+            b"coord once 1\n",
+            b"coord once 1\n{\"exit\":0,\"stdout\":9,\"stderr\":0}\nx",
+        ] {
             assert_eq!(Kept::decode(raw), Kept { exit: 0, stdout: raw.to_vec(), stderr: Vec::new() });
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::effects::{
-    Action, ActionKey, Completed, Doubt, EffectError, Failure as Told, Fingerprint, Guard as _, Holder, Replay,
-    ResourceId, RunContext, RunOptions, RunOutcome, Uncertain, Wait,
+    Action, ActionKey, Completed, Doubt, EffectError, Failure as Told, Fingerprint, Guard as _, Holder,
+    Replay, ResourceId, RunContext, RunOptions, RunOutcome, Uncertain, Wait,
 };
 use coord_core::{Clock, SystemClock};
 use serde_json::{Value, json};
@@ -47,14 +47,11 @@ pub(crate) async fn run(args: &OnceArgs) -> Result<u8, Failure> {
     let effects = store.create_effects(&args.store.namespace).await.map_err(of_coord)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let stop = stop_on_signal()?;
-    let options = RunOptions::default()
-        .ttl(args.ttl)
-        .clock(clock.clone())
-        .wait(match args.wait {
-            Some(wait) if wait.is_zero() => Wait::No,
-            Some(wait) => Wait::ForTurn(wait),
-            None => Wait::ForTurn(FOR_EVER),
-        });
+    let options = RunOptions::default().ttl(args.ttl).clock(clock.clone()).wait(match args.wait {
+        Some(wait) if wait.is_zero() => Wait::No,
+        Some(wait) => Wait::ForTurn(wait),
+        None => Wait::ForTurn(FOR_EVER),
+    });
     let command = Command {
         argv: args.command.clone(),
         env: Vec::new(),
@@ -89,12 +86,15 @@ pub(crate) async fn run(args: &OnceArgs) -> Result<u8, Failure> {
 
 fn action(args: &OnceArgs) -> Result<Action, Failure> {
     if let Some(both) = args.uncertain_exit.iter().find(|code| args.abandon_exit.contains(code)) {
-        return Err(Failure::usage(format!("the exit code {both} cannot mean both that nothing was done and that nobody knows")));
+        return Err(Failure::usage(format!(
+            "the exit code {both} cannot mean both that nothing was done and that nobody knows"
+        )));
     }
     let key = ActionKey::new(&args.key).map_err(|error| Failure::from(error).context("--key"))?;
     let mut action = Action::new(key);
     if let Some(resource) = &args.resource {
-        let resource = ResourceId::new(resource).map_err(|error| Failure::from(error).context("--resource"))?;
+        let resource =
+            ResourceId::new(resource).map_err(|error| Failure::from(error).context("--resource"))?;
         action = action.resource(resource);
     }
     if let Some(fingerprint) = &args.fingerprint {
@@ -153,7 +153,9 @@ fn answer(args: &OnceArgs, key: &ActionKey, outcome: RunOutcome<Why>) -> Result<
         }
         RunOutcome::Replayed(completed) => replay(args, key, word, &completed),
         RunOutcome::Stale { instead: Ok(completed), .. } => {
-            output::note("coord: the lease was lost, and the action had been completed otherwise: this is the result that counts");
+            output::note(
+                "coord: the lease was lost, and the action had been completed otherwise: this is the result that counts",
+            );
             replay(args, key, word, &completed)
         }
         RunOutcome::Stale { instead: Err(error), value } => {
@@ -164,7 +166,10 @@ fn answer(args: &OnceArgs, key: &ActionKey, outcome: RunOutcome<Why>) -> Result<
                 chain(&error)
             ))
             .with_code(exit::UNCERTAIN)
-            .help(format!("`coord effect history '{key}'{}` shows what was kept as evidence", args.store.repeated())))
+            .help(format!(
+                "`coord effect history '{key}'{}` shows what was kept as evidence",
+                args.store.repeated()
+            )))
         }
         RunOutcome::Unsettled { value, error } => {
             let kept = Kept::decode(&value);
@@ -174,14 +179,20 @@ fn answer(args: &OnceArgs, key: &ActionKey, outcome: RunOutcome<Why>) -> Result<
                 chain(&error)
             ))
             .with_code(exit::UNCERTAIN)
-            .help(format!("unless the store was told after all, {key:?} becomes uncertain at the end of its hold"))
+            .help(format!(
+                "unless the store was told after all, {key:?} becomes uncertain at the end of its hold"
+            ))
             .help(resolve_help(&args.store, key, None)))
         }
         RunOutcome::InFlight(holder) => Err(busy(&holder, key, "is being done").with_code(exit::IN_FLIGHT)),
         RunOutcome::Contended(holder) => {
             let resource = args.resource.as_deref().unwrap_or(&args.key);
-            Err(busy(&holder, key, &format!("cannot be done now: its resource {resource:?} is busy with {:?}", holder.key))
-                .with_code(exit::CONTENDED))
+            Err(busy(
+                &holder,
+                key,
+                &format!("cannot be done now: its resource {resource:?} is busy with {:?}", holder.key),
+            )
+            .with_code(exit::CONTENDED))
         }
         RunOutcome::Uncertain { episode, doubt } => Err(uncertain(&args.store, key, episode, doubt)),
         RunOutcome::Failed { error, withdrawn } => {
@@ -198,7 +209,8 @@ fn answer(args: &OnceArgs, key: &ActionKey, outcome: RunOutcome<Why>) -> Result<
             };
             Err(failure.with_code(code))
         }
-        _ => Err(Failure::failed("the run ended in a way that this version does not know").with_code(exit::UNCERTAIN)),
+        _ => Err(Failure::failed("the run ended in a way that this version does not know")
+            .with_code(exit::UNCERTAIN)),
     }
 }
 
@@ -227,8 +239,11 @@ fn document(key: &ActionKey, word: &str, kept: &Kept, completed: &Completed) -> 
 
 fn replay(args: &OnceArgs, key: &ActionKey, word: &str, completed: &Completed) -> Result<u8, Failure> {
     let gone = |why: String| {
-        Failure::failed(format!("{key:?} was done at {}, and its output is no longer kept: {why}", completed.at))
-            .with_code(exit::GONE)
+        Failure::failed(format!(
+            "{key:?} was done at {}, and its output is no longer kept: {why}",
+            completed.at
+        ))
+        .with_code(exit::GONE)
     };
     match &completed.replay {
         Replay::Result(result) => {
@@ -268,11 +283,15 @@ fn uncertain(
         }
         doubt => doubt.to_string(),
     };
-    let failure = Failure::failed(format!("nobody knows whether {key:?} was done: {text}")).with_code(exit::UNCERTAIN);
+    let failure =
+        Failure::failed(format!("nobody knows whether {key:?} was done: {text}")).with_code(exit::UNCERTAIN);
     match episode {
         Ok(episode) => failure.help(resolve_help(store, key, Some(episode.to_string()))),
         Err(error) => failure
-            .help(format!("the store could not be told ({}): it becomes uncertain at the end of its hold", chain(&error)))
+            .help(format!(
+                "the store could not be told ({}): it becomes uncertain at the end of its hold",
+                chain(&error)
+            ))
             .help(resolve_help(store, key, None)),
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::effects::{
-    ActionKey, ActionStatus, EffectError, ListFilter, Note, PurgeRequest, Reconciler, ReconcilerOptions, Replay,
-    Resolution, ResourceId, limits,
+    ActionKey, ActionStatus, EffectError, ListFilter, Note, PurgeRequest, Reconciler, ReconcilerOptions,
+    Replay, Resolution, ResourceId, limits,
 };
 use serde_json::json;
 
@@ -138,7 +138,10 @@ async fn history(args: &KeyArgs) -> Result<u8, Failure> {
         }
         Format::Text => {
             if history.dropped > 0 {
-                output::line(&format!("({} are no longer kept)", output::count(history.dropped, "earlier line")));
+                output::line(&format!(
+                    "({} are no longer kept)",
+                    output::count(history.dropped, "earlier line")
+                ));
             }
             for transition in &history.transitions {
                 let note = match transition.note.as_str() {
@@ -147,7 +150,10 @@ async fn history(args: &KeyArgs) -> Result<u8, Failure> {
                 };
                 output::line(&output::clean(&format!(
                     "{}  {:<17} fence {:<4} by {}{note}",
-                    transition.at, transition.kind.as_str(), transition.fence, transition.agent
+                    transition.at,
+                    transition.kind.as_str(),
+                    transition.fence,
+                    transition.agent
                 )));
             }
             for evidence in &history.evidence {
@@ -177,7 +183,11 @@ fn read_result(path: Option<&Path>) -> Result<Vec<u8>, Failure> {
     };
     read.map_err(|error| Failure::usage(format!("--result {}: {error}", path.display())))?;
     if bytes.len() > limits::RESULT_BYTES {
-        return Err(Failure::usage(format!("--result {}: more than {} bytes", path.display(), limits::RESULT_BYTES)));
+        return Err(Failure::usage(format!(
+            "--result {}: more than {} bytes",
+            path.display(),
+            limits::RESULT_BYTES
+        )));
     }
     Ok(bytes)
 }
@@ -207,7 +217,10 @@ async fn resolve(args: &ResolveArgs) -> Result<u8, Failure> {
         })),
         Format::Text if ruled.yours => output::line(&output::clean(&format!("{}: {word}", args.key))),
         Format::Text => {
-            output::line(&output::clean(&format!("{}: it was ruled at {} already: {word}", args.key, ruled.at)));
+            output::line(&output::clean(&format!(
+                "{}: it was ruled at {} already: {word}",
+                args.key, ruled.at
+            )));
         }
     }
     // The first ruling counts. Whoever wanted another one did not get it.
@@ -264,7 +277,9 @@ async fn purge(args: &PurgeArgs) -> Result<u8, Failure> {
     }
     match args.store.format {
         Format::Json => output::json(&json!({ "examined": examined, "purged": purged })),
-        Format::Text => output::line(&format!("{} examined, {purged} purged", output::count(examined, "result"))),
+        Format::Text => {
+            output::line(&format!("{} examined, {purged} purged", output::count(examined, "result")))
+        }
     }
     Ok(exit::OK)
 }

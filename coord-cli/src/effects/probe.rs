@@ -43,7 +43,8 @@ impl Probe for CommandProbe {
             .kill_on_drop(true)
             .spawn()?;
         // Whoever gives up waiting drops this, and what the probe has started goes with it.
-        let _group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Group::from_raw).map(KillOnDrop);
+        let _group =
+            child.id().and_then(|id| i32::try_from(id).ok()).and_then(Group::from_raw).map(KillOnDrop);
         let mut result = Vec::new();
         if let Some(stdout) = child.stdout.take() {
             stdout.take(limits::RESULT_BYTES as u64 + 1).read_to_end(&mut result).await?;
