@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,13 +13,14 @@ use coord_core::{
 };
 use etcd_client::{Channel, Client, ConnectOptions, Error, GetOptions, KvClient};
 use futures::{StreamExt, TryStreamExt};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 use tonic::transport::Endpoint;
 
 use crate::NAME;
 use crate::config::EtcdConfig;
-use crate::error::{classify, corrupt, timed_out};
+use crate::error::{Peer, classify, corrupt, refuses, says_not_now};
 use crate::request::{self, Answer, Space};
+use crate::tries::Tries;
 
 /// The largest answer: what a snapshot may hold, and for each of its keys what etcd says besides.
 const ANSWER_BYTES: usize = limits::SNAPSHOT_BYTES + limits::SNAPSHOT_KEYS * 256;
@@ -29,6 +30,11 @@ const REQUEST_KEY_BYTES: usize = 1024 * 1024;
 const READS_UNDER_WAY: usize = 32;
 /// How often each endpoint is tried for one request, while it certainly has not been sent.
 const ROUNDS: usize = 2;
+/// How long is waited after every endpoint has been asked.
+const PAUSE: Duration = Duration::from_millis(50);
+/// After how long without a word from a host its connection is tested, how often, and at which intervals. This is for connections that are
+/// being made; those that are in use are tested by HTTP/2.
+const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
 /// How often a snapshot begins again because the server has compacted its revision meanwhile.
 const RESTARTS: usize = 3;
 /// The oldest release with everything that is used here.
@@ -46,6 +52,7 @@ struct Inner {
     request_timeout: Duration,
     options: ConnectOptions,
     has_user: bool,
+    tls: bool,
     endpoints: Vec<Connection>,
     /// Which endpoint is used.
     current: AtomicUsize,
@@ -57,6 +64,9 @@ struct Connection {
     endpoint: Endpoint,
     /// Made at the first use; it connects again by itself whenever it has to.
     client: OnceCell<Client>,
+    /// How many tokens have been got after the first.
+    token: AtomicU64,
+    renewing: Mutex<()>,
 }
 
 impl fmt::Debug for EtcdBackend {
@@ -81,14 +91,21 @@ impl EtcdBackend {
     /// [`Unavailable`](ErrorKind::Unavailable) if no endpoint answers; [`Corrupt`](ErrorKind::Corrupt) if the namespace holds
     /// what is not ours.
     pub async fn open(config: &EtcdConfig, namespace: &Namespace) -> Result<Self, BackendError> {
-        let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
+        // It gets no new token by itself: what is sent again, and when, is decided in one place, which is `call`.
+        let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(false);
         if let Some((user, password)) = &config.user {
             options = options.with_user(user, password);
         }
         let mut endpoints = Vec::with_capacity(config.endpoints.len());
         for address in &config.endpoints {
             let endpoint = endpoint(config, address).await?;
-            endpoints.push(Connection { address: address.clone(), endpoint, client: OnceCell::new() });
+            endpoints.push(Connection {
+                address: address.clone(),
+                endpoint,
+                client: OnceCell::new(),
+                token: AtomicU64::new(0),
+                renewing: Mutex::new(()),
+            });
         }
         let backend = EtcdBackend {
             inner: Arc::new(Inner {
@@ -97,6 +114,7 @@ impl EtcdBackend {
                 request_timeout: config.request_timeout,
                 options,
                 has_user: config.user.is_some(),
+                tls: config.tls.is_some(),
                 endpoints,
                 current: AtomicUsize::new(0),
                 clock: SystemClock::new(),
@@ -140,55 +158,72 @@ impl EtcdBackend {
         Ok(())
     }
 
-    /// Makes one request, at another endpoint if it certainly did not reach the first one.
+    /// Makes one request, within its time.
+    ///
+    /// It goes to another endpoint if it certainly has not happened (for a read: whatever went wrong). Endpoints that cannot be reached
+    /// are asked [`ROUNDS`] times; where servers are there and cannot serve yet, as between two leaders, a read waits for them.
     async fn call<T, F, R>(&self, operation: Operation, request: F) -> Result<T, BackendError>
     where
         F: Fn(Client) -> R + Send + Sync,
         R: Future<Output = Result<T, Error>> + Send,
     {
         let inner = &self.inner;
-        let mut last = None;
-        let tries = async {
-            for attempt in 0..inner.endpoints.len() * ROUNDS {
-                if attempt >= inner.endpoints.len() {
-                    // Everybody has been asked; give a restarting server a moment.
-                    inner.clock.sleep(Duration::from_millis(50)).await;
-                }
-                let index = inner.current.load(Ordering::Relaxed);
-                let client = match inner.client(index).await {
-                    Ok(client) => client,
-                    Err(error) => {
-                        inner.leave(index);
-                        // Only the credentials were sent.
-                        let error = classify(error, Operation::Connect);
-                        if !error.is_retryable() {
-                            return Err(error);
-                        }
-                        last = Some(error);
-                        continue;
-                    }
-                };
-                match request(client).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(error) => {
-                        let error = classify(error, operation);
-                        if error.is_retryable() || error.is_indeterminate() {
-                            inner.leave(index);
-                        }
-                        if !error.is_retryable() {
-                            return Err(error);
-                        }
-                        last = Some(error);
-                    }
-                }
-            }
-            Err(last.take().unwrap_or_else(|| timed_out(operation)))
+        let start = inner.clock.monotonic();
+        let left = || {
+            let spent = inner.clock.monotonic().saturating_sub(start);
+            inner.request_timeout.saturating_sub(spent)
         };
-        match tokio::time::timeout(inner.request_timeout, tries).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                inner.leave(inner.current.load(Ordering::Relaxed));
-                Err(timed_out(operation))
+        let (mut tries, mut renewed) = (Tries::new(inner.endpoints.len()), false);
+        // A call goes round by itself: if it followed the calls beside it, it could miss the one endpoint that works.
+        let mut index = inner.current.load(Ordering::Relaxed);
+        loop {
+            let peer = inner.peer(index);
+            let attempt = async {
+                let connecting = |error| (Operation::Connect, error);
+                // Only the credentials are sent for it.
+                let (client, token) = inner.client(index).await.map_err(connecting)?;
+                match request(client.clone()).await {
+                    Err(error) if inner.has_user && !renewed && refuses(&error) => {
+                        // Perhaps for its token, and nothing has happened.
+                        renewed = true;
+                        inner.renew(index, &client, token).await.map_err(connecting)?;
+                        request(client).await.map_err(|error| (operation, error))
+                    }
+                    answer => answer.map_err(|error| (operation, error)),
+                }
+            };
+            let (at, error) = match tokio::time::timeout(left(), attempt).await {
+                Ok(Ok(answer)) => {
+                    if tries.any() {
+                        inner.current.store(index, Ordering::Relaxed);
+                    }
+                    return Ok(answer);
+                }
+                Ok(Err(failed)) => failed,
+                Err(_) => {
+                    inner.leave(index);
+                    return Err(tries.into_timeout(operation, peer.address, inner.request_timeout));
+                }
+            };
+            let not_now = says_not_now(&error);
+            let error = classify(error, at, peer);
+            if error.is_retryable() || error.is_indeterminate() {
+                inner.leave(index);
+            }
+            if !error.is_retryable() {
+                return Err(error);
+            }
+            tries.failed(index, error, not_now);
+            index = inner.after(index);
+            if tries.rounds() >= ROUNDS && !tries.may_pass() {
+                return Err(tries.into_error(operation));
+            }
+            if tries.rounds() > 0 {
+                // Everybody has been asked; give a restarting server or an election a moment.
+                inner.clock.sleep(PAUSE.min(left())).await;
+            }
+            if left().is_zero() {
+                return Err(tries.into_error(operation));
             }
         }
     }
@@ -263,7 +298,8 @@ impl EtcdBackend {
 }
 
 impl Inner {
-    async fn client(&self, index: usize) -> Result<Client, Error> {
+    /// The client of an endpoint, and the number of its token.
+    async fn client(&self, index: usize) -> Result<(Client, u64), Error> {
         let connection = &self.endpoints[index];
         let client = connection
             .client
@@ -272,12 +308,31 @@ impl Inner {
                 Client::from_channel(channel, Some(self.options.clone()))
             })
             .await?;
-        Ok(client.clone())
+        Ok((client.clone(), connection.token.load(Ordering::Acquire)))
     }
 
-    /// Goes on to the next endpoint, unless somebody else has.
+    /// Gets a new token in the place of this one, unless another call has.
+    async fn renew(&self, index: usize, client: &Client, token: u64) -> Result<(), Error> {
+        let connection = &self.endpoints[index];
+        let _one_at_a_time = connection.renewing.lock().await;
+        if connection.token.load(Ordering::Acquire) == token {
+            client.refresh_token().await?;
+            connection.token.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn peer(&self, index: usize) -> Peer<'_> {
+        Peer { address: &self.endpoints[index].address, tls: self.tls }
+    }
+
+    fn after(&self, index: usize) -> usize {
+        (index + 1) % self.endpoints.len()
+    }
+
+    /// Later calls begin with the next endpoint, unless somebody else has seen to it.
     fn leave(&self, index: usize) {
-        let next = (index + 1) % self.endpoints.len();
+        let next = self.after(index);
         let _ = self.current.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -302,6 +357,9 @@ async fn endpoint(config: &EtcdConfig, address: &str) -> Result<Endpoint, Backen
         .map_err(|error| config_error(format!("{address:?} is not an endpoint")).with_source(error))?
         .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)
+        .tcp_keepalive(Some(KEEP_ALIVE.0))
+        .tcp_keepalive_interval(Some(KEEP_ALIVE.1))
+        .tcp_keepalive_retries(Some(KEEP_ALIVE.2))
         .http2_keep_alive_interval(config.request_timeout)
         .keep_alive_timeout(config.request_timeout)
         .keep_alive_while_idle(true);

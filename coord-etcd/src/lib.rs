@@ -4,6 +4,7 @@ mod backend;
 mod config;
 mod error;
 mod request;
+mod tries;
 
 pub use backend::EtcdBackend;
 pub use config::EtcdConfig;

@@ -1,5 +1,7 @@
 //! etcd for the suite: a server of this machine behind a wire that can be cut, or a given one.
 
+pub mod topology;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +64,8 @@ impl EtcdHarness {
     }
 
     fn controlled(local: LocalEtcd) -> Self {
-        let url = format!("etcd://{}/?request_timeout=2s&connect_timeout=500ms", local.wire.address());
+        // As long as a busy machine may need for the largest requests.
+        let url = format!("etcd://{}/?request_timeout=6s&connect_timeout=2s", local.wire.address());
         EtcdHarness { url: Ok(url), local: Some(local) }
     }
 
