@@ -35,6 +35,9 @@ A plan:
   timeout = \"10m\"
   env = { RUST_LOG = \"debug\" }
   cwd = \"sub/folder\"    # relative to where coord was started
+  effect = { key = \"charge-7\", resource = \"card\" }
+                        # at most once for this key, also by other plans;
+                        # as `coord once`, whose --help tells the rest
 
 Examples:
   coord run plan.toml                run it, as many workers as processors

@@ -22,6 +22,26 @@ pub(crate) struct Definition {
     /// Its working folder; a relative one begins at the worker's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cwd: Option<String>,
+    /// What it is done at most once for, beyond this board.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) effect: Option<EffectDefinition>,
+}
+
+/// The action that the command of a task is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EffectDefinition {
+    /// What it is done at most once for.
+    pub(crate) key: String,
+    /// What only one action at a time may touch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resource: Option<String>,
+    /// Exit codes that leave its outcome unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) uncertain_exit: Vec<u8>,
+    /// Exit codes that mean that nothing was done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) abandon_exit: Vec<u8>,
 }
 
 impl Definition {
@@ -65,6 +85,7 @@ pub(crate) fn differences(wanted: &TaskSpec, found: &Task) -> Vec<&'static str> 
                     ("timeout", wanted.timeout_ms != found.timeout_ms),
                     ("env", wanted.env != found.env),
                     ("cwd", wanted.cwd != found.cwd),
+                    ("effect", wanted.effect != found.effect),
                 ];
                 fields.extend(parts.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field));
             }
@@ -89,6 +110,9 @@ pub(crate) struct Ended {
     /// Why it was not started, or not seen to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// It was done before, and this is what was kept of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) replayed: bool,
     /// How long it took, in milliseconds.
     #[serde(default)]
     pub(crate) ms: u64,
@@ -135,6 +159,9 @@ impl std::fmt::Display for Ended {
             (_, Some(code), _) => write!(f, "exit {code}")?,
             (_, _, Some(signal)) => write!(f, "killed by signal {signal}")?,
             _ => f.write_str("ended")?,
+        }
+        if self.replayed {
+            return f.write_str(", replayed: it was done before");
         }
         write!(f, " after {}", seconds(self.duration()))
     }

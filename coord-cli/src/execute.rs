@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use coord_core::Clock;
 use coord_core::board::Claim;
+use coord_core::effects::RunContext;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::definition::{Definition, Ended};
+use crate::effects::variables;
 use crate::guard::Guard;
 use crate::lease::{Held, Keeper};
 use crate::logs::{Log, Logs};
@@ -53,10 +55,13 @@ pub(crate) struct Executor {
 }
 
 /// Why the wait for a command ended.
-enum Reason {
+#[derive(Debug)]
+pub(crate) enum Reason {
     Exited(io::Result<std::process::ExitStatus>),
     Timeout,
     LeaseLost,
+    /// The hold of the action is lost, in these words.
+    HoldLost(String),
     Stopped,
 }
 
@@ -66,13 +71,17 @@ impl Executor {
         let began = self.clock.monotonic();
         let mut ended = Ended { host: Some(self.host.clone()), ..Ended::default() };
         let ran = match Definition::from_payload(&claim.task.payload) {
-            Ok(definition) => self.run_definition(claim, &definition, keeper).await,
+            Ok(Definition { effect: Some(_), .. }) => {
+                Err("the task is an action, and this worker has no store for it".to_owned())
+            }
+            Ok(definition) => self.run_definition(claim, &definition, keeper, None).await,
             Err(error) => Err(error),
         };
         ended.ms =
             u64::try_from(self.clock.monotonic().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
         match ran {
             Err(error) => ended.error = Some(error),
+            Ok((Reason::HoldLost(why), _)) => ended.error = Some(why),
             Ok((Reason::LeaseLost, _)) => return Run::LeaseLost,
             Ok((Reason::Stopped, _)) => return Run::Stopped,
             Ok((Reason::Timeout, status)) => {
@@ -89,11 +98,13 @@ impl Executor {
         Run::Ended(ended)
     }
 
-    async fn run_definition(
+    /// Runs the command of a task, under the hold of an action if it is one.
+    pub(crate) async fn run_definition(
         &mut self,
         claim: &Claim,
         definition: &Definition,
         keeper: &Keeper,
+        action: Option<&(RunContext, u32)>,
     ) -> Result<(Reason, Option<std::process::ExitStatus>), String> {
         let task = &claim.task;
         let log = self
@@ -111,6 +122,8 @@ impl Executor {
         if let Some(store) = &self.store {
             env.push(("COORD_STORE", store.as_str()));
         }
+        let variables = action.map(|(context, attempt)| variables(context, *attempt)).unwrap_or_default();
+        env.extend(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let start = Start { run: &definition.run, cwd: definition.cwd.as_deref(), env };
         let mut started = Started::new(&start).map_err(|error| format!("it cannot be started: {error}"))?;
         let group = started.group;
@@ -122,6 +135,13 @@ impl Executor {
         }
         let output = tokio::spawn(copy(started.output, log));
         let mut stop = self.stop.clone();
+        let hold_lost = async {
+            match action {
+                Some((context, _)) => context.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(hold_lost);
         let reason = loop {
             let until = definition.timeout().map(|timeout| began.saturating_add(timeout));
             let clock = self.clock.clone();
@@ -136,6 +156,9 @@ impl Executor {
                     if let Err(error) = self.tell_guard(group, state) {
                         tracing::warn!(%error, "the guard of the command is gone");
                     }
+                }
+                lost = &mut hold_lost => {
+                    break Reason::HoldLost(format!("the hold of its action was lost ({lost:?}), and it was killed"));
                 }
                 // A sender that is gone is the end of this worker.
                 _ = stop.wait_for(|stop| *stop) => break Reason::Stopped,

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use coord_core::board::limits;
+use coord_core::effects::{ActionKey, EffectError, ResourceId};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::definition::EffectDefinition;
 use crate::diagnose::Problems;
 
 /// The longest variable of an environment with its value: systems limit one to 128 KiB.
@@ -214,6 +216,67 @@ impl<'p, 'a, 't> Fields<'p, 'a, 't> {
         };
         self.problem(span, "cwd", message, None);
         None
+    }
+}
+
+impl Fields<'_, '_, '_> {
+    /// `effect`.
+    pub(crate) fn effect(&mut self) -> Option<EffectDefinition> {
+        let value = self.get("effect")?;
+        let Some(table) = value.get_ref().as_table() else {
+            self.wrong_type(value, "effect", "a table with a key");
+            return None;
+        };
+        let owner = format!("{}: effect", self.owner);
+        let mut fields = Fields::new(self.problems, table, value.span(), &owner);
+        fields.only(&["key", "resource", "uncertain_exit", "abandon_exit"]);
+        let key = fields.required("key");
+        let key = fields.checked("key", key, |text| ActionKey::new(text).map(|_| ()));
+        let resource = fields.string("resource");
+        let resource = fields.checked("resource", resource, |text| ResourceId::new(text).map(|_| ()));
+        let uncertain_exit = fields.exit_codes("uncertain_exit");
+        let abandon_exit = fields.exit_codes("abandon_exit");
+        if let Some(both) = uncertain_exit.iter().find(|code| abandon_exit.contains(code)) {
+            let message = format!("{both} cannot mean both that nothing was done and that nobody knows");
+            fields.problem(value.span(), "abandon_exit", message, None);
+        }
+        Some(EffectDefinition { key: key.unwrap_or_default(), resource, uncertain_exit, abandon_exit })
+    }
+
+    fn checked(
+        &mut self,
+        field: &str,
+        text: Option<Located>,
+        check: impl FnOnce(&str) -> Result<(), EffectError>,
+    ) -> Option<String> {
+        let (text, span) = text?;
+        match check(&text) {
+            Ok(()) => Some(text),
+            Err(EffectError::Invalid(why)) => {
+                self.problem(span, field, why, None);
+                None
+            }
+            Err(error) => {
+                self.problem(span, field, error.to_string(), None);
+                None
+            }
+        }
+    }
+
+    /// A list of exit codes.
+    fn exit_codes(&mut self, field: &str) -> Vec<u8> {
+        let Some(value) = self.get(field) else { return Vec::new() };
+        let codes = value.get_ref().as_array().and_then(|array| {
+            let code = |value: &Spanned<DeValue<'_>>| {
+                let integer = value.get_ref().as_integer()?;
+                u8::from_str_radix(integer.as_str(), integer.radix()).ok()
+            };
+            array.iter().map(code).collect::<Option<Vec<u8>>>()
+        });
+        if codes.is_none() {
+            self.wrong_type(value, field, "an array of exit codes, 0 to 255");
+        }
+        codes.unwrap_or_default()
     }
 }
 

@@ -54,6 +54,17 @@ impl Logs {
         let file = File::create(self.path(task, fence))?;
         Ok(Log { file, written: 0, tail: VecDeque::new(), dropped: 0 })
     }
+
+    /// Writes to the end of the log of an attempt, which may have none yet.
+    pub(crate) fn append(&self, task: &TaskId, fence: u64, bytes: &[u8]) -> io::Result<()> {
+        let path = self.path(task, fence);
+        if !path.exists() {
+            let mut log = self.create(task, fence)?;
+            log.write(bytes)?;
+            return log.finish();
+        }
+        File::options().append(true).open(path)?.write_all(bytes)
+    }
 }
 
 fn fences(folder: &Path) -> Vec<u64> {

@@ -23,7 +23,8 @@ pub(crate) const FILE_BYTES: usize = 16 * 1_024 * 1_024;
 pub(crate) const RUN_BYTES: usize = 120 * 1_024;
 
 const PLAN_FIELDS: &[&str] = &["name", "priority", "labels", "timeout", "env", "cwd"];
-const TASK_FIELDS: &[&str] = &["id", "title", "run", "deps", "priority", "labels", "timeout", "env", "cwd"];
+const TASK_FIELDS: &[&str] =
+    &["id", "title", "run", "deps", "priority", "labels", "timeout", "env", "cwd", "effect"];
 
 /// A plan that has been read and found to be right.
 #[derive(Debug)]
@@ -216,14 +217,15 @@ fn task(problems: &mut Problems<'_>, value: &Spanned<DeValue<'_>>, defaults: &De
     let mut env = defaults.env.clone();
     env.extend(fields.env());
     let cwd = fields.cwd().or_else(|| defaults.cwd.clone());
+    let effect = fields.effect();
 
     let (id, span) = id?;
     // A task whose command is wrong is still one that others may depend on.
-    let definition = Definition { run: run.unwrap_or_default(), timeout_ms, env, cwd };
+    let definition = Definition { run: run.unwrap_or_default(), timeout_ms, env, cwd, effect };
     let payload = definition.to_payload();
     if payload.len() > limits::PAYLOAD_BYTES {
         let (size, most) = (payload.len(), limits::PAYLOAD_BYTES);
-        let message = format!("run, env and cwd are {size} bytes together, at most {most}");
+        let message = format!("run, env, cwd and effect are {size} bytes together, at most {most}");
         fields.problem(span.clone(), "env", message, None);
     }
     let mut spec = TaskSpec::new(id).title(title.unwrap_or_default()).priority(priority).payload(payload);
@@ -342,6 +344,7 @@ mod tests {
             timeout = "1h 30m"
             env.B = "3"
             cwd = "sub"
+            effect = { key = "test/7", resource = "rig", uncertain_exit = [7, 0x1c] }
 
             [[task]]
             id = "build"
@@ -358,11 +361,15 @@ make
         assert_eq!((build.labels.as_slice(), build.priority), (&["all".to_owned()][..], -3));
         let definition = Definition::from_payload(&test.payload).unwrap();
         assert_eq!(
-            definition.env.into_iter().collect::<Vec<_>>(),
+            definition.env.clone().into_iter().collect::<Vec<_>>(),
             [("A".into(), "1".into()), ("B".into(), "3".into())]
         );
         assert_eq!((definition.timeout_ms, definition.cwd.as_deref()), (Some(5_400_000), Some("sub")));
+        let effect = definition.effect.unwrap();
+        assert_eq!((effect.key.as_str(), effect.resource.as_deref()), ("test/7", Some("rig")));
+        assert_eq!((effect.uncertain_exit, effect.abandon_exit), (vec![7, 28], Vec::new()));
         let definition = Definition::from_payload(&build.payload).unwrap();
+        assert_eq!(definition.effect, None);
         assert_eq!((definition.run.as_str(), definition.timeout_ms), ("make\n", Some(60_000)));
     }
 
@@ -385,6 +392,7 @@ priority = 3000000000
 id = 'build'
 run = 'true'
 env = { COORD_TASK = 'x', PORT = 80 }
+effect = { key = '', resource = 7, uncertain_exit = [256], retry = true }
 
 [[task]]
 run = 'true'
@@ -400,7 +408,11 @@ run = 'true'
             (14, "task \"build\": id", "duplicate: line 2 "),
             (16, "task \"build\": env.COORD_TASK", "set by coord itself"),
             (16, "task \"build\": env.PORT", "must be a string, not integer"),
-            (18, "a task without id: id", "is missing"),
+            (17, "task \"build\": effect: key", "is empty"),
+            (17, "task \"build\": effect: resource", "must be a string"),
+            (17, "task \"build\": effect: uncertain_exit", "exit codes, 0 to 255"),
+            (17, "task \"build\": effect: retry", "unknown field"),
+            (19, "a task without id: id", "is missing"),
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for ((line, field, message), (at, of, text)) in found.iter().zip(expected) {

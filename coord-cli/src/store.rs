@@ -235,6 +235,11 @@ impl OpenBoard {
     }
 }
 
+/// The namespace of the actions of `coord once` and of plans.
+pub(crate) fn effects_namespace() -> Namespace {
+    Namespace::new(EFFECTS).expect("a constant name of allowed characters")
+}
+
 fn registry() -> Namespace {
     Namespace::new(REGISTRY).expect("a constant name of allowed characters")
 }

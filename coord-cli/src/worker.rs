@@ -9,7 +9,8 @@ use coord_core::{Clock, SystemClock, Token};
 
 use crate::args::WorkerArgs;
 use crate::control::{self, Control, Wish};
-use crate::definition::Ended;
+use crate::definition::{Definition, Ended};
+use crate::effects;
 use crate::execute::{Executor, Run};
 use crate::failure::{Failure, chain, exit};
 use crate::guard::Guard;
@@ -18,7 +19,7 @@ use crate::output::{self, Format};
 use crate::process::host;
 use crate::protocol::{Event, Settled};
 use crate::standing::standings;
-use crate::store::{OpenBoard, Store};
+use crate::store::{Effects, OpenBoard, Store, effects_namespace};
 
 /// The shortest and the longest wait before looking again for something to claim.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -76,6 +77,8 @@ pub(crate) async fn run(args: &WorkerArgs) -> Result<u8, Failure> {
         clock,
         control,
         executor,
+        store,
+        effects: None,
         agent,
         filter,
         ttl: args.lease.lease,
@@ -125,6 +128,9 @@ struct Worker {
     clock: Arc<dyn Clock>,
     control: Control,
     executor: Executor,
+    store: Store,
+    /// The actions of the store, opened for the first task that is one.
+    effects: Option<Effects>,
     agent: AgentId,
     filter: Filter,
     ttl: Duration,
@@ -215,7 +221,7 @@ impl Worker {
         self.say(&Event::Claimed { task: id.to_string(), title: claim.task.title.clone(), fence });
         let (board, clock) = (self.opened.board.clone(), self.clock.clone());
         let keeper = Keeper::start(board, clock, id.clone(), token.clone(), self.ttl, asked);
-        let ran = self.executor.run(&claim, &keeper).await;
+        let ran = self.execute(&claim, &keeper).await;
         let (how, ended) = match ran {
             Run::LeaseLost => (Settled::Lost, None),
             Run::Stopped => (self.release(&id, &token).await, None),
@@ -229,6 +235,32 @@ impl Worker {
             Settled::Lost | Settled::Unknown => self.tally.lost += 1,
         }
         self.say(&Event::Settled { task: id.to_string(), fence, how, ended });
+    }
+
+    /// Runs the command of a claimed task, under the hold of its action if it is one.
+    async fn execute(&mut self, claim: &Claim, keeper: &Keeper) -> Run {
+        let definition = match Definition::from_payload(&claim.task.payload) {
+            Ok(definition) if definition.effect.is_some() => definition,
+            _ => return self.executor.run(claim, keeper).await,
+        };
+        let Some(effect) = &definition.effect else { return self.executor.run(claim, keeper).await };
+        let effects = match &self.effects {
+            Some(effects) => effects.clone(),
+            None => match self.store.create_effects(&effects_namespace()).await {
+                Ok(effects) => self.effects.insert(effects).clone(),
+                Err(failure) => {
+                    self.say(&Event::Trouble { message: failure.message().to_owned() });
+                    if failure.code() == exit::FAILED {
+                        // The store is away: the task is given back.
+                        self.clock.sleep(LOOK.1).await;
+                        return Run::Stopped;
+                    }
+                    let error = Some(failure.message().to_owned());
+                    return Run::Ended(Ended { error, ..Ended::default() });
+                }
+            },
+        };
+        effects::task::run(&mut self.executor, &effects, claim, &definition, effect, keeper, self.ttl).await
     }
 
     /// Completes or fails the task. The same token may say it as often as it likes, so whatever is not an answer is asked again. The

@@ -91,6 +91,11 @@ fn facts(task: &Task, standing: Standing, waits: &[&str], dependents: &[&str]) -
             let env: Vec<String> =
                 definition.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
             fact("env", env.join(" "));
+            if let Some(effect) = &definition.effect {
+                let resource =
+                    effect.resource.as_ref().map(|resource| format!(" on {resource}")).unwrap_or_default();
+                fact("effect", format!("{}{resource}", effect.key));
+            }
             for (at, line) in definition.run.trim_end().lines().enumerate() {
                 fact(if at == 0 { "run" } else { "" }, line.to_owned());
             }

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::args::{EffectStoreArgs, OnceArgs};
 use super::command::{Command, End, find_program, show};
 use super::kept::Kept;
+use super::variables;
 use crate::control::Signals;
 use crate::failure::{Failure, chain, exit};
 use crate::output::{self, Format};
@@ -133,12 +134,7 @@ async fn with_variables(mut command: Command, context: &RunContext) -> Result<Co
     let program = command.argv.first().map(String::as_str).unwrap_or_default();
     find_program(program).map_err(not_applied)?;
     let attempt = context.attempt().await.map_err(|error| not_applied(chain(&error)))?;
-    command.env = vec![
-        ("COORD_KEY".to_owned(), context.action().key.to_string()),
-        ("COORD_FENCE".to_owned(), context.fence().to_string()),
-        ("COORD_ATTEMPT".to_owned(), attempt.to_string()),
-        ("COORD_DOWNSTREAM_KEY".to_owned(), context.downstream_key().to_owned()),
-    ];
+    command.env = variables(context, attempt);
     Ok(command)
 }
 

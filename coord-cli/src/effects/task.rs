@@ -1,0 +1,265 @@
+//! A task of a plan that is an action: its command runs at most once for the action's key, whatever becomes of the task.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use coord_core::board::Claim;
+use coord_core::effects::{
+    Action, ActionKey, Completed, EffectError, Failure as Told, Guard as _, Replay, ResourceId, RunContext,
+    RunOptions, RunOutcome, Wait,
+};
+use tokio::sync::oneshot;
+
+use super::kept::{Kept, Stream};
+use crate::definition::{Definition, EffectDefinition, Ended};
+use crate::execute::{Executor, Reason, Run};
+use crate::failure::chain;
+use crate::lease::{Held, Keeper};
+use crate::process::code_and_signal;
+use crate::store::Effects;
+
+/// Longer than any lease of a task: the task's own lease is what ends the waiting.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// What the command said if it left nothing that is kept.
+#[derive(Debug)]
+struct Why(Box<Ended>);
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn action(effect: &EffectDefinition) -> Result<Action, EffectError> {
+    let action = Action::new(ActionKey::new(&effect.key)?);
+    Ok(match &effect.resource {
+        Some(resource) => action.resource(ResourceId::new(resource)?),
+        None => action,
+    })
+}
+
+/// Runs the action of a claimed task, or replays what is kept of it.
+pub(crate) async fn run(
+    executor: &mut Executor,
+    effects: &Effects,
+    claim: &Claim,
+    definition: &Definition,
+    effect: &EffectDefinition,
+    keeper: &Keeper,
+    ttl: Duration,
+) -> Run {
+    let began = executor.clock.monotonic();
+    let mut ended = match guarded(executor, effects, claim, definition, effect, keeper, ttl).await {
+        Ok(ended) => ended,
+        Err(run) => return run,
+    };
+    let took = executor.clock.monotonic().saturating_sub(began);
+    ended.ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    ended.host = Some(executor.host.clone());
+    Run::Ended(ended)
+}
+
+async fn guarded(
+    executor: &mut Executor,
+    effects: &Effects,
+    claim: &Claim,
+    definition: &Definition,
+    effect: &EffectDefinition,
+    keeper: &Keeper,
+    ttl: Duration,
+) -> Result<Ended, Run> {
+    let failed = |why: String| Ended { error: Some(why), ..Ended::default() };
+    let action = match action(effect) {
+        Ok(action) => action,
+        Err(error) => return Ok(failed(chain(&error))),
+    };
+    let options = RunOptions::default().ttl(ttl).clock(executor.clock.clone()).wait(Wait::ForTurn(FOR_EVER));
+    // The closure only passes the word on: the command runs here, beside the lease of the task.
+    let (granted, mut grant) = oneshot::channel::<RunContext>();
+    let (done, outcome) = oneshot::channel::<Result<Kept, Told<Why>>>();
+    let run = effects.run(action, options, move |context| async move {
+        let gone = || {
+            Told::Unknown(Why(Box::new(Ended {
+                error: Some("its worker gave up".into()),
+                ..Ended::default()
+            })))
+        };
+        granted.send(context).map_err(|_| gone())?;
+        outcome.await.map_err(|_| gone())?.map(|kept| kept.encode())
+    });
+    tokio::pin!(run);
+    let mut held = keeper.state();
+    let mut stop = executor.stop.clone();
+    let context = loop {
+        tokio::select! {
+            biased;
+            Ok(context) = &mut grant => break context,
+            // Nothing was run: dropping the run before takes the attempt back.
+            ended = &mut run => return settled(executor, claim, effect, ended, None),
+            changed = held.changed() => {
+                if changed.is_err() || *held.borrow_and_update() == Held::Lost {
+                    return Err(Run::LeaseLost);
+                }
+            }
+            _ = stop.wait_for(|stop| *stop) => return Err(Run::Stopped),
+        }
+    };
+    let (told, instead) = execute(executor, claim, definition, effect, keeper, context).await;
+    // Nobody is left to tell only if the runtime shuts down.
+    let _ = done.send(told);
+    let ended = run.await;
+    settled(executor, claim, effect, ended, instead)
+}
+
+/// Runs the command, and says what is to be told of it. What the task itself comes to is said besides, if that is something else.
+async fn execute(
+    executor: &mut Executor,
+    claim: &Claim,
+    definition: &Definition,
+    effect: &EffectDefinition,
+    keeper: &Keeper,
+    context: RunContext,
+) -> (Result<Kept, Told<Why>>, Option<Run>) {
+    let why = |ended: Ended| Why(Box::new(ended));
+    let error = |text: String| why(Ended { error: Some(text), ..Ended::default() });
+    let attempt = match context.attempt().await {
+        Ok(attempt) => attempt,
+        Err(e) => return (Err(Told::NotApplied(error(chain(&e)))), Some(Run::Stopped)),
+    };
+    let action = Some((context, attempt));
+    match executor.run_definition(claim, definition, keeper, action.as_ref()).await {
+        Err(text) => (Err(Told::NotApplied(error(text))), None),
+        Ok((Reason::Exited(Ok(status)), _)) => (judge(executor, claim, effect, status), None),
+        Ok((Reason::Exited(Err(e)), _)) => {
+            (Err(Told::Unknown(error(format!("it was not seen to end: {e}")))), None)
+        }
+        Ok((Reason::Timeout, status)) => {
+            let (exit, signal) = status.map(code_and_signal).unwrap_or_default();
+            let ended = Ended { timeout: true, exit, signal, ..Ended::default() };
+            (Err(Told::Unknown(why(ended))), None)
+        }
+        Ok((Reason::HoldLost(text), _)) => (Err(Told::Unknown(error(text))), None),
+        Ok((Reason::LeaseLost, _)) => (
+            Err(Told::Unknown(error("the lease of its task was lost, and it was killed".into()))),
+            Some(Run::LeaseLost),
+        ),
+        Ok((Reason::Stopped, _)) => (
+            Err(Told::Unknown(error("its worker was stopped, and it was killed".into()))),
+            Some(Run::Stopped),
+        ),
+    }
+}
+
+fn judge(
+    executor: &Executor,
+    claim: &Claim,
+    effect: &EffectDefinition,
+    status: ExitStatus,
+) -> Result<Kept, Told<Why>> {
+    let (exit, signal) = code_and_signal(status);
+    let ended = || Why(Box::new(Ended { exit, signal, ..Ended::default() }));
+    let Some(code) = exit.and_then(|code| u8::try_from(code).ok()) else {
+        return Err(Told::Unknown(ended()));
+    };
+    if effect.abandon_exit.contains(&code) {
+        return Err(Told::NotApplied(ended()));
+    }
+    if effect.uncertain_exit.contains(&code) {
+        return Err(Told::Unknown(ended()));
+    }
+    Ok(Kept { exit: code, stdout: logged(executor, claim), stderr: Vec::new() })
+}
+
+/// The output of this attempt, as it is kept with the action.
+fn logged(executor: &Executor, claim: &Claim) -> Vec<u8> {
+    let mut stream = Stream::default();
+    let path = executor.logs.path(&claim.task.id, claim.lease.fence);
+    let read = File::open(path).and_then(|mut file| {
+        let mut buffer = vec![0; 64 * 1_024];
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(()),
+                read => stream.write(&buffer[..read]),
+            }
+        }
+    });
+    if let Err(error) = read {
+        tracing::warn!(%error, "the output of the task cannot be kept with its action");
+    }
+    stream.finish()
+}
+
+/// What the task comes to.
+fn settled(
+    executor: &Executor,
+    claim: &Claim,
+    effect: &EffectDefinition,
+    outcome: Result<RunOutcome<Why>, EffectError>,
+    instead: Option<Run>,
+) -> Result<Ended, Run> {
+    if let Some(run) = instead {
+        return Err(run);
+    }
+    let failed = |why: &str| Ended { error: Some(why.to_owned()), ..Ended::default() };
+    let log = |text: String| note(executor, claim, format!("coord: {text}\n").as_bytes());
+    Ok(match outcome {
+        Ok(RunOutcome::Executed { value, .. }) => {
+            Ended { exit: Some(i32::from(Kept::decode(&value).exit)), ..Ended::default() }
+        }
+        Ok(RunOutcome::Replayed(completed) | RunOutcome::Stale { instead: Ok(completed), .. }) => {
+            replay(executor, claim, &completed)
+        }
+        Ok(RunOutcome::Failed { error: Why(ended), withdrawn: Ok(()) }) => *ended,
+        Ok(
+            RunOutcome::Failed { withdrawn: Err(error), .. } | RunOutcome::Stale { instead: Err(error), .. },
+        )
+        | Ok(RunOutcome::Unsettled { error, .. }) => {
+            log(format!(
+                "the action {:?} ran, and the store did not take what came of it: {}",
+                effect.key,
+                chain(&error)
+            ));
+            failed("the action is uncertain: see `coord effect show`")
+        }
+        Ok(RunOutcome::Uncertain { doubt, .. }) => {
+            log(format!(
+                "nobody knows whether the action {:?} was done ({doubt}). Look, then `coord effect resolve`, then run the plan with --retry",
+                effect.key
+            ));
+            failed("the action is uncertain: see `coord effect show`")
+        }
+        Ok(other) => failed(&format!("the action is {}", other.as_str())),
+        Err(EffectError::Mismatch { .. }) => failed("the action's key is in use for something else"),
+        Err(EffectError::Invalid(why)) => failed(&why),
+        Err(error @ EffectError::Malformed { .. }) => failed(&chain(&error)),
+        // The store is away, or nobody can tell: the task is given back and tried again.
+        Err(error) => {
+            tracing::warn!(%error, "the action of the task was not acquired");
+            return Err(Run::Stopped);
+        }
+    })
+}
+
+/// Says something in the log of this attempt, after what its command said.
+fn note(executor: &Executor, claim: &Claim, bytes: &[u8]) {
+    if let Err(error) = executor.logs.append(&claim.task.id, claim.lease.fence, bytes) {
+        tracing::warn!(%error, "the log of the task cannot be written");
+    }
+}
+
+fn replay(executor: &Executor, claim: &Claim, completed: &Completed) -> Ended {
+    match &completed.replay {
+        Replay::Result(result) => {
+            let kept = Kept::decode(result);
+            note(executor, claim, &kept.stderr);
+            note(executor, claim, &kept.stdout);
+            Ended { exit: Some(i32::from(kept.exit)), replayed: true, ..Ended::default() }
+        }
+        // That it was done is all that a task needs.
+        _ => Ended { exit: Some(0), replayed: true, ..Ended::default() },
+    }
+}
