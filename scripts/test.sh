@@ -106,8 +106,10 @@ stage_features() {
 # Everything that needs no server.
 stage_tests() {
     local rest
-    mapfile -t rest < <(targets rest | sed 's/^/--test=/')
-    limit 2400 cargo test "${all[@]}" --no-fail-fast --lib --bins --examples "${rest[@]}"
+    mapfile -t rest < <(targets rest)
+    limit 2400 cargo test "${all[@]}" --no-run
+    limit 600 cargo test "${all[@]}" --no-fail-fast --lib --bins --examples
+    together "${rest[@]}"
     limit 1200 cargo test "${all[@]}" --doc
 }
 
@@ -124,15 +126,17 @@ stage_stores() {
     unset COORD_LOCAL_SERVERS
 }
 
-# Runs test targets, two at a time, for they wait for servers and clocks most of the time. What one says is shown when it has ended.
+# Runs test targets, two at a time, for most of them wait for servers, disks and clocks. What one says is shown when it has ended.
 together() { # together TARGET...
-    local target said
+    local target said arguments
     said=$(mktemp -d)
     for target in "$@"; do
         while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n || true; done
+        arguments=()
+        case $target in redis | etcd | postgres) arguments=(--test-threads 4) ;; esac
         (
             started=$SECONDS
-            if limit 1500 cargo test "${all[@]}" --test "$target" >"$said/$target" 2>&1; then touch "$said/$target.passed"; fi
+            if limit 1500 cargo test "${all[@]}" --test "$target" -- ${arguments[@]+"${arguments[@]}"} >"$said/$target" 2>&1; then touch "$said/$target.passed"; fi
             cat "$said/$target"
             echo "== $target: $((SECONDS - started)) s" >&2
         ) &
