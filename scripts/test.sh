@@ -120,9 +120,11 @@ stage_stores() {
     local store wanted=()
     # First what besides the suite belongs to a store and takes longest: topologies with failovers, a store in trouble.
     for store in ${stores[@]+"${stores[@]}"}; do
-        mapfile -t -O "${#wanted[@]}" wanted < <(targets "$store" | grep -vx "$store")
+        mapfile -t -O "${#wanted[@]}" wanted < <(targets "$store" | grep -vx -e "$store" -e etcd_topologies)
     done
     together "${wanted[@]}" ${stores[@]+"${stores[@]}"} stores
+    # The elections of etcd need processors that are not busy with other tests.
+    case " ${stores[*]-} " in *" etcd "*) together etcd_topologies ;; esac
     unset COORD_LOCAL_SERVERS
 }
 

@@ -55,5 +55,5 @@ async fn suite(mut programs: Vec<PathBuf>) -> Result<(), ControlError> {
         ready_within: Duration::from_secs(20),
     };
     let _pooler = ServerProcess::start(launch).await?;
-    trials::whole_suite(PostgresHarness::given(url)).await
+    trials::whole_suite(PostgresHarness::given(url), &[]).await
 }

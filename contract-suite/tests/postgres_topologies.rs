@@ -78,7 +78,7 @@ impl Pair {
 
 async fn suite_on_pair(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let pair = Pair::start(programs).await?;
-    trials::whole_suite(PostgresHarness::given(pair.url("timeout=20s&pool_size=4"))).await
+    trials::whole_suite(PostgresHarness::given(pair.url("timeout=20s&pool_size=4")), &[]).await
 }
 
 /// How a primary falls.

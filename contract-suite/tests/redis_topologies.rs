@@ -37,12 +37,12 @@ fn main() -> ExitCode {
 
 async fn suite_on_cluster(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let cluster = Cluster::start(&programs[0]).await?;
-    trials::whole_suite(RedisHarness::given(cluster.url("wait_replicas=1&wait_timeout=2s"))).await
+    trials::whole_suite(RedisHarness::given(cluster.url("wait_replicas=1&wait_timeout=2s")), &[]).await
 }
 
 async fn suite_by_sentinel(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let sentinels = Sentinels::start(&programs[0]).await?;
-    trials::whole_suite(RedisHarness::given(sentinels.url("wait_replicas=1&wait_timeout=2s"))).await
+    trials::whole_suite(RedisHarness::given(sentinels.url("wait_replicas=1&wait_timeout=2s")), &[]).await
 }
 
 /// How a master falls.
