@@ -29,6 +29,8 @@ const TESTS: &[(&str, Test)] = &[
     ("two hosts work off one plan, each task once", two_hosts),
     ("the store dies and comes back within a lease", |runtime, server| outage(runtime, server, 30 + away())),
     ("the store is away for longer than a lease", |runtime, server| outage(runtime, server, 2)),
+    ("twenty hosts do an action once and all tell the same", twenty_once),
+    ("an action whose host died is uncertain, and says how to resolve it", killed_once),
 ];
 
 fn main() -> ExitCode {
@@ -295,5 +297,85 @@ fn outage(runtime: &Runtime, server: &Server, lease: u64) -> Done {
     let checked: common::Ended =
         on_host(&two, "two", &shared, server, &board, &["check"]).output().unwrap().into();
     assert!(checked.expect(0).out.contains("nothing wrong"));
+    Ok(Ok(()))
+}
+
+/// `coord once` on a host, in a namespace that no other test has.
+fn once(
+    host: &Folder,
+    shared: &Folder,
+    server: &Server,
+    namespace: &str,
+    args: &[&str],
+    script: &str,
+) -> Command {
+    let mut command = host.command(["once", "--namespace", namespace]);
+    command.args(args).args(["--", "sh", "-c", script]).env("COORD_STORE", &server.url);
+    // What is said of an old release of a server is not what the command said.
+    command.env("SHARED", shared.path()).env("COORD_LOG", "error");
+    command
+}
+
+fn twenty_once(_: &Runtime, server: &Server) -> Done {
+    let (shared, host) = (Folder::new(), Folder::new());
+    let namespace = fresh_board(&shared);
+    // Whoever does it waits until all have been started, and some more ask while it runs.
+    let script = r#"echo "$COORD_FENCE" >> "$SHARED/ledger"; echo out; echo err >&2; while [ ! -e "$SHARED/go" ]; do sleep 0.02; done; sleep 1; exit 7"#;
+    let mut racers: Vec<Process> = (0..20)
+        .map(|n| {
+            start(
+                &host,
+                &n.to_string(),
+                once(&host, &shared, server, &namespace, &["--key", "report"], script),
+            )
+        })
+        .collect();
+    shared.write("go", "");
+    for (n, racer) in racers.iter_mut().enumerate() {
+        let said = |stream: &str| host.read(&format!("{n}.{stream}"));
+        assert_eq!(racer.wait(), Some(7), "{n}: {}", said("err"));
+        assert_eq!((said("out").as_str(), said("err").as_str()), ("out\n", "err\n"), "{n}");
+    }
+    assert_eq!(shared.read("ledger"), "1\n");
+    Ok(Ok(()))
+}
+
+fn killed_once(_: &Runtime, server: &Server) -> Done {
+    let (shared, one, two) = (Folder::new(), Folder::new(), Folder::new());
+    let namespace = fresh_board(&shared);
+    let note = r#"echo "$COORD_FENCE" >> "$SHARED/ledger""#;
+    let args = ["--key", "charge", "--ttl", "2s"];
+    let mut dying = start(
+        &one,
+        "one",
+        once(&one, &shared, server, &namespace, &args, &format!("{note}; exec sleep 600")),
+    );
+    until("it runs", || !shared.read("ledger").is_empty());
+    let pid = dying.id();
+    dying.signal(common::Signal::Kill);
+    dying.wait();
+    let again =
+        || -> common::Ended { once(&two, &shared, server, &namespace, &args, note).output().unwrap().into() };
+    for _ in 0..2 {
+        let told = again().expect(120);
+        assert!(
+            told.err.contains(&format!(":{pid} (fence 1)")) && told.err.contains("uncertain since"),
+            "{}",
+            told.err
+        );
+        assert!(told.err.contains("coord effect resolve 'charge' --episode "), "{}", told.err);
+    }
+    let effect = |args: &[&str]| -> common::Ended {
+        let mut command = two.command(["effect"]);
+        command.args(args).args(["--namespace", &namespace]).env("COORD_STORE", &server.url);
+        command.output().unwrap().into()
+    };
+    let listed = effect(&["ls", "--uncertain", "--format", "json"]).expect(0).json();
+    assert_eq!(listed["actions"][0]["key"], "charge");
+    effect(&["resolve", "charge", "--not-applied", "--evidence", "the bank knows of none"]).expect(0);
+    again().expect(0);
+    assert_eq!(shared.read("ledger"), "1\n2\n");
+    effect(&["purge", "--older-than", "0s"]).expect(0);
+    effect(&["forget", "charge", "--resource", "charge"]).expect(0);
     Ok(Ok(()))
 }
