@@ -24,6 +24,9 @@ const TERMINATION: Duration = Duration::from_secs(2);
 /// How long the output may go on after the process group has ended: a process that left the group may hold it open.
 const OUTPUT_END: Duration = Duration::from_secs(1);
 
+/// The signal with which a guard kills.
+const KILLED: i32 = 9;
+
 /// How the run of a command ended.
 #[derive(Debug)]
 pub(crate) enum Run {
@@ -164,6 +167,17 @@ impl Executor {
                 _ = stop.wait_for(|stop| *stop) => break Reason::Stopped,
                 () = sleep_until(&*clock, until) => break Reason::Timeout,
             }
+        };
+        // The guard kills at the end of the lease, and that may be seen before the end of the lease is: the command has not failed by itself.
+        let over = match *held.borrow() {
+            Held::Until(end) => self.clock.monotonic() >= end,
+            Held::Lost => true,
+        };
+        let reason = match reason {
+            Reason::Exited(Ok(status)) if over && code_and_signal(status).1 == Some(KILLED) => {
+                Reason::LeaseLost
+            }
+            other => other,
         };
         let mut status = None;
         if matches!(reason, Reason::Timeout | Reason::Stopped) {

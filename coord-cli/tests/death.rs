@@ -181,6 +181,27 @@ fn a_stopped_worker_loses_its_command_before_its_task_is_taken_over() {
 }
 
 #[test]
+fn a_command_that_was_killed_at_the_end_of_its_lease_has_not_failed() {
+    let folder = Folder::new();
+    folder.write(
+        "plan.toml",
+        "[[task]]\nid='t'\nrun='[ $COORD_FENCE -eq 1 ] || exit 0; echo $$ > pid; while :; do sleep 0.05; done'\n",
+    );
+    folder.coord(["add", "plan.toml"]).expect(0);
+    let mut worker = folder.start(["worker", "--max-tasks", "1", "--lease", "2s", "--format", "json"]);
+    until("the command runs", || !folder.read("pid").is_empty());
+    worker.signal(Signal::Stop);
+    let command: u32 = folder.read("pid").trim().parse().unwrap();
+    // Nobody takes the task over, so the store would take whatever the worker says of it.
+    until("its guard has killed it", || !is_alive(command));
+    worker.signal(Signal::Continue);
+    assert_eq!(worker.wait(), Some(0), "{}", folder.read("err"));
+    let tally: serde_json::Value = serde_json::from_str(&folder.read("out")).unwrap();
+    assert_eq!((tally["failed"].as_u64(), tally["lost"].as_u64()), (Some(0), Some(1)), "{tally}");
+    folder.coord(["run", "plan.toml"]).expect(0);
+}
+
+#[test]
 fn if_the_run_itself_is_killed_its_workers_stop_and_give_back_what_they_hold() {
     let folder = Folder::new();
     folder.write(
