@@ -106,9 +106,11 @@ stage_features() {
 # Everything that needs no server.
 stage_tests() {
     local rest
-    mapfile -t rest < <(targets rest)
+    mapfile -t rest < <(targets rest | grep -vx file_backend)
     limit 2400 cargo test "${all[@]}" --no-run
     limit 600 cargo test "${all[@]}" --no-fail-fast --lib --bins --examples
+    # It waits for the disk at every write: beside others who do, its clauses run out of time.
+    together file_backend
     together "${rest[@]}"
     limit 1200 cargo test "${all[@]}" --doc
 }
