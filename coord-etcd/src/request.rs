@@ -18,8 +18,9 @@ const LEVEL: usize = 128;
 /// byte, so that one compare tells: what is not ours is less.
 const MARK: u8 = 0xFF;
 
-/// The most guards of one transaction. A guard and its answer are two messages deep, and decoders stop at a hundred.
-const GUARDS: usize = 32;
+/// The most guards of one transaction. A guard and its answer are two messages deep: this crate switches off the limit of a hundred that
+/// the decoder of answers has by default, for an answer is as deep as the request that it answers.
+const GUARDS: usize = 64;
 
 /// The keys of one namespace in etcd.
 #[derive(Clone, Debug)]
@@ -123,9 +124,17 @@ impl Space {
         let mut operations: Vec<TxnOp> =
             txn.mutations().iter().map(|mutation| self.operation(mutation)).collect();
         let mut inner = 1;
-        if operations.len() > LEVEL / 2 {
-            let groups = compares.len().max(LEVEL / 2);
-            inner = operations.len().div_ceil(groups);
+        let groups = if operations.len() > LEVEL / 2 {
+            Some(LEVEL / 2)
+        } else if unasserted.is_empty() {
+            None
+        } else {
+            // Two levels of about the same size leave the most for guards.
+            Some(operations.len().isqrt().max(1))
+        };
+        if let Some(groups) = groups {
+            let groups = compares.len().max(groups);
+            inner = operations.len().div_ceil(groups).max(1);
             operations = nest(operations, groups);
         }
         let outer = compares.len().max(operations.len()).max(asserted.len());
