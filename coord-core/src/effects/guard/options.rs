@@ -35,7 +35,7 @@ pub enum OnDrop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
-    /// A thread of its own, within the runtime: it may block.
+    /// A thread of its own, within the runtime: it may block. A thread for each action that runs.
     #[default]
     Thread,
     /// The workers of the runtime: cheaper where many actions run at a time and none of them blocks its thread. One that does may keep its lease
