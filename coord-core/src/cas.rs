@@ -33,6 +33,11 @@ impl View<'_> {
         self.snapshot.require(key)
     }
 
+    /// The time of this view, whatever record it is about.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.snapshot.store_time().unwrap_or(self.clock)
+    }
+
     /// The keys of `wanted` that this view does not hold.
     pub(crate) fn lacks<'k>(&self, wanted: impl IntoIterator<Item = &'k Key>) -> Vec<Key> {
         wanted.into_iter().filter(|key| self.snapshot.get(key).is_none()).cloned().collect()

@@ -26,7 +26,13 @@ pub(crate) enum RecordKind {
     TaskDefinition = 3,
     /// An edge of the dependency graph: a marker without content.
     Edge = 4,
-    // 5 to 15 are the board's.
+    /// The mark that all tasks of a board are in the ready index.
+    Index = 5,
+    /// An entry of the ready index: a marker without content.
+    Marker = 6,
+    /// An entry of a task that is ready, with its labels.
+    Labels = 7,
+    // 8 to 15 are the board's.
     /// The guard of a side-effect store.
     Floor = 16,
     /// The head of an action.

@@ -45,7 +45,7 @@ async fn malformed(cx: Context) -> Outcome {
     a.open_task("before").await?;
     let whole = a.raw_entries().await?;
     let task = a.open_task("task").await?;
-    let token = a.claim(&task, "w").await?.lease.token;
+    let mut token = a.claim(&task, "w").await?.lease.token;
     let good = a.raw_entries().await?;
     // The records of the task are those that came with it; a board without any keeps everything in the others.
     let mut own: BTreeMap<Key, Bytes> = good
@@ -72,6 +72,8 @@ async fn malformed(cx: Context) -> Outcome {
             every_verb(seat, &task, &token).await.at(&place)?;
         }
         untouched(&a, &bad, &good, &own).await.at(&place)?;
+        // The lease is over, so whoever looks for a task comes by this one.
+        stage.advance(TTL);
         if apart {
             // The rest of the board is served as ever, and only a search that finds nothing else says so.
             let other = a.open_task(&format!("other {kind}")).await.at(&place)?;
@@ -82,9 +84,9 @@ async fn malformed(cx: Context) -> Outcome {
             ensure_matches!(next, Err(BoardError::Malformed { .. }), "claim_next {place}");
         }
         restore(&a, &own).await?;
-        a.board.renew(&task, &token, TTL).await.at("once its records are back")?;
-        let now = a.raw_entries().await?;
-        own = own.keys().filter_map(|key| Some((key.clone(), now.get(key)?.clone()))).collect();
+        token = a.claim(&task, "w").await.at("once its records are back")?.lease.token;
+        own = a.raw_entries().await?;
+        own.retain(|key, _| !apart || !whole.contains_key(key));
     }
     if apart {
         one_record_at_a_time(&a, &b, &task, &token, &own).await?;

@@ -10,7 +10,7 @@ use super::record::{
     topology_key,
 };
 use super::task::{Task, TaskId, limits};
-use super::{BoardError, Verb};
+use super::{BoardError, Verb, ready};
 use crate::backend::Backend;
 use crate::cas::{self, Backoff, Bounds, Fate, Judge, Pending, View};
 use crate::clock::{Clock, SystemClock};
@@ -122,17 +122,21 @@ pub struct TaskPage {
 }
 
 impl<B: Backend> BoardAdapter<B> {
-    /// Opens the board of the handle's namespace, and makes it if there is none yet.
+    /// Opens the board of the handle's namespace, and makes it if there is none yet. A board that was written by a version without the
+    /// index of ready tasks is brought into it first; from then on that older version must not write to it any more.
     ///
     /// # Errors
     /// [`Malformed`](BoardError::Malformed) if the namespace holds something else under the board's keys.
     pub async fn open(backend: B, options: BoardOptions) -> Result<Self, BoardError> {
         let board = BoardAdapter { inner: Arc::new(Inner { backend, options }) };
-        let key = topology_key();
-        let keys = KeySet::new([key.clone()])?;
+        let (key, mark) = (topology_key(), ready::mark_key());
+        let keys = KeySet::new([key.clone(), mark.clone()])?;
         let create = Txn::new(
             [Assert::missing(key.clone())],
-            [Mutation::put(key.clone(), record::encode_topology(&Topology::default()))],
+            [
+                Mutation::put(key.clone(), record::encode_topology(&Topology::default())),
+                Mutation::put(mark.clone(), ready::encode_mark()),
+            ],
         )?;
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         let mut failures = 0;
@@ -141,6 +145,12 @@ impl<B: Backend> BoardAdapter<B> {
             let entry = snapshot.require(&key)?;
             if entry.is_present() {
                 record::read_topology(entry)?;
+                match snapshot.require(&mark)?.value() {
+                    Some(value) => {
+                        ready::read_mark(value).map_err(|error| record::malformed(&mark, error))?;
+                    }
+                    None => board.index_all().await?,
+                }
                 return Ok(board);
             }
             // The record is never deleted, so whoever creates it, and however often, it is there in the end.
@@ -197,6 +207,16 @@ impl<B: Backend> BoardAdapter<B> {
         cas::run(self.backend(), &*options.clock, options.max_clock_skew, bounds, judge).await
     }
 
+    /// Runs a verb within other bounds than those of the options.
+    pub(super) async fn run_within<J: Judge<Error = BoardError>>(
+        &self,
+        bounds: Bounds,
+        judge: &mut J,
+    ) -> Result<J::Answer, BoardError> {
+        let options = &self.inner.options;
+        cas::run(self.backend(), &*options.clock, options.max_clock_skew, bounds, judge).await
+    }
+
     /// A view of a snapshot that no transaction rests on.
     pub(super) fn view<'a>(&self, snapshot: &'a Snapshot) -> View<'a> {
         View {
@@ -245,22 +265,9 @@ impl<B: Backend> BoardAdapter<B> {
                 .collect());
         }
     }
-
-    /// All heads at one instant, without definitions, with the snapshot that they were read in.
-    pub(super) async fn read_heads(
-        &self,
-    ) -> Result<(Vec<(TaskId, Result<Head, BoardError>)>, Snapshot), BoardError> {
-        let range = KeyRange::new(heads_prefix(), limits::LISTED_TASKS + 1)?;
-        let mut reading = Reading::start(self).await?;
-        loop {
-            if let Some(heads) = reading.heads(&range).await? {
-                return Ok((heads, reading.last));
-            }
-        }
-    }
 }
 
-fn heads_prefix() -> Prefix {
+pub(super) fn heads_prefix() -> Prefix {
     Prefix::new(record::HEADS).expect("a short prefix")
 }
 

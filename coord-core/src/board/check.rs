@@ -30,6 +30,12 @@ pub enum ProblemCode {
     BlockedClaim,
     /// A done, failed or cancelled task has an owner.
     TerminalClaimed,
+    /// A task is not in the ready index where it should be, so that nobody who looks for one finds it.
+    Unindexed,
+    /// The ready index has a task where it is not: a look more for whoever meets it, and nothing worse.
+    StaleEntry,
+    /// A task is marked to be examined for the ready index, by whoever looks for a task next.
+    Unexamined,
 }
 
 impl ProblemCode {
@@ -47,6 +53,9 @@ impl ProblemCode {
             ProblemCode::LeaseWithoutClaim => "lease_without_claim",
             ProblemCode::BlockedClaim => "blocked_claim",
             ProblemCode::TerminalClaimed => "terminal_claimed",
+            ProblemCode::Unindexed => "unindexed",
+            ProblemCode::StaleEntry => "stale_entry",
+            ProblemCode::Unexamined => "unexamined",
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
+use super::ready::{self, Moved};
 use super::record::{
     Head, Held, Settled, SettledBy, StoredState, definition_key, encode_head, head_key, malformed,
     read_definition, read_head, shown,
 };
-use super::task::{AgentId, Claim, ClaimRequest, Lease, Outcome, State, TaskId};
+use super::task::{AgentId, Claim, ClaimRequest, Filter, Lease, Outcome, State, TaskId};
 use super::{BoardError, Verb};
 use crate::backend::Backend;
 use crate::cas::{Fate, Judge, Pending, Step, Time, View};
@@ -93,7 +94,7 @@ enum Change<A> {
     Write(Box<Head>, A),
 }
 
-/// A verb that reads and writes nothing but the head of a task.
+/// A verb that judges the head of a task and writes nothing else, but for the index.
 struct OnHead<'a, J, F> {
     verb: Verb,
     id: &'a TaskId,
@@ -117,20 +118,30 @@ where
     type Error = BoardError;
 
     fn keys(&self) -> Vec<Key> {
-        vec![head_key(self.id)]
+        // Most of these open a task that was closed to others, and that needs the definition for its place in line.
+        match self.verb {
+            Verb::Renew | Verb::Complete | Verb::Fail => vec![head_key(self.id)],
+            _ => vec![head_key(self.id), definition_key(self.id)],
+        }
     }
 
     fn judge(&mut self, view: &View<'_>) -> Result<Step<A>, BoardError> {
         let key = head_key(self.id);
         let entry = view.entry(&key)?;
-        let head = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
-        let time = view.time(head.touched);
-        match (self.judge)(time, head)? {
+        let before = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
+        let time = view.time(before.touched);
+        match (self.judge)(time, before.clone())? {
             Change::Answer(answer) => Ok(Step::Answer(answer)),
             Change::Write(mut head, answer) => {
                 head.touch(self.operation, time.now);
+                let index = match ready::moved(view, self.id, &before, &head, time)? {
+                    Moved::Read(keys) => return Ok(Step::Read(keys)),
+                    Moved::Change(index) => index,
+                };
                 let assert = Assert::version(key.clone(), entry.version());
-                Ok(Step::Commit(commit(vec![assert], vec![Mutation::put(key, encode_head(&head))])?, answer))
+                let (asserts, mutations) =
+                    index.into_parts([assert], [Mutation::put(key, encode_head(&head))]);
+                Ok(Step::Commit(commit(asserts, mutations)?, answer))
             }
         }
     }
@@ -153,8 +164,33 @@ struct Claiming<'a> {
     id: &'a TaskId,
     agent: &'a AgentId,
     request: &'a ClaimRequest,
+    hint: Option<Hint<'a>>,
     operation: OperationId,
     token: Token,
+}
+
+/// Why a task is claimed that nobody has named.
+#[derive(Clone, Copy)]
+pub(super) struct Hint<'a> {
+    /// The entry of the index by which it was found.
+    pub(super) entry: &'a Key,
+    /// What it must pass.
+    pub(super) filter: &'a Filter,
+    /// When something else is due that comes first.
+    pub(super) first_due: Option<Timestamp>,
+}
+
+/// What became of a claim.
+#[derive(Clone)]
+pub(super) enum Found {
+    /// The claim.
+    Given(Box<Claim>),
+    /// The entry by which the task was found is gone: somebody else was faster.
+    Gone,
+    /// The task does not pass the filter.
+    Unwanted,
+    /// Something else is due and has to be seen to first.
+    DueFirst,
 }
 
 impl Claiming<'_> {
@@ -182,17 +218,27 @@ impl Claiming<'_> {
 }
 
 impl Judge for Claiming<'_> {
-    type Answer = Claim;
+    type Answer = Found;
     type Error = BoardError;
 
     fn keys(&self) -> Vec<Key> {
-        vec![head_key(self.id), definition_key(self.id)]
+        let hinted = self.hint.map(|hint| hint.entry.clone());
+        [head_key(self.id), definition_key(self.id)].into_iter().chain(hinted).collect()
     }
 
-    fn judge(&mut self, view: &View<'_>) -> Result<Step<Claim>, BoardError> {
+    fn judge(&mut self, view: &View<'_>) -> Result<Step<Found>, BoardError> {
+        if let Some(hint) = &self.hint {
+            if !view.entry(hint.entry)?.is_present() {
+                return Ok(Step::Answer(Found::Gone));
+            }
+            if hint.first_due.is_some_and(|due| view.now() >= due) {
+                return Ok(Step::Answer(Found::DueFirst));
+            }
+        }
         let key = head_key(self.id);
         let entry = view.entry(&key)?;
-        let mut head = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
+        let before = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
+        let mut head = before.clone();
         let time = view.time(head.touched);
         // A ttl that makes no sense is refused before anything else is judged.
         let until = self.request.ttl.map(|ttl| lease_end(time.now, ttl)).transpose()?;
@@ -202,6 +248,9 @@ impl Judge for Claiming<'_> {
             state => return Err(BoardError::Terminal { state }),
         }
         let definition = read_definition(self.id, view.entry(&definition_key(self.id))?)?;
+        if self.hint.is_some_and(|hint| !hint.filter.matches(&definition.labels)) {
+            return Ok(Step::Answer(Found::Unwanted));
+        }
         if let Some(held) = &head.held
             && !time.may_take_over(held.until)
         {
@@ -210,7 +259,8 @@ impl Judge for Claiming<'_> {
             // In the margin between clocks the lease no longer lives for its holder, and not yet for anybody else.
             if own && !time.is_over(held.until) {
                 let lease = Lease { token: held.token.clone(), fence: head.fence, until: held.until };
-                return Ok(Step::Answer(Claim { task: shown(self.id, &head, &definition), lease }));
+                let claim = Claim { task: shown(self.id, &head, &definition), lease };
+                return Ok(Step::Answer(Found::Given(Box::new(claim))));
             }
             return Err(taken(&head, held));
         }
@@ -239,10 +289,17 @@ impl Judge for Claiming<'_> {
         head.touch(self.operation, time.now);
         let lease = Lease { token: self.token.clone(), fence: head.fence, until };
         let claim = Claim { task: shown(self.id, &head, &definition), lease };
-        Ok(Step::Commit(commit(asserts, vec![Mutation::put(key, encode_head(&head))])?, claim))
+        let mut index = ready::Change::default();
+        ready::leave_line(&mut index, self.id, &before, &definition);
+        if let Some(hint) = &self.hint {
+            index.delete(hint.entry.clone());
+        }
+        index.enter(self.id, &head, &definition, &ready::place(&head, None));
+        let (asserts, mutations) = index.into_parts(asserts, [Mutation::put(key, encode_head(&head))]);
+        Ok(Step::Commit(commit(asserts, mutations)?, Found::Given(Box::new(claim))))
     }
 
-    fn fate(&self, view: &View<'_>, pending: &Pending<Claim>) -> Result<Fate<Claim>, BoardError> {
+    fn fate(&self, view: &View<'_>, pending: &Pending<Found>) -> Result<Fate<Found>, BoardError> {
         let found = |head: &Head| held_by(head, &self.token).map(|_| pending.answer.clone());
         head_fate(view, pending, self.id, self.operation, found, false)
     }
@@ -267,7 +324,22 @@ impl<B: Backend> BoardAdapter<B> {
         agent.validate()?;
         request.ttl.map_or(Ok(()), check_ttl)?;
         let (operation, token) = (OperationId::mint(), Token::mint());
-        self.run(&mut Claiming { id, agent, request, operation, token }).await
+        match self.run(&mut Claiming { id, agent, request, hint: None, operation, token }).await? {
+            Found::Given(claim) => Ok(*claim),
+            Found::Gone | Found::Unwanted | Found::DueFirst => Err(not_found(id)),
+        }
+    }
+
+    /// Claims a task that was found by an entry of the index.
+    pub(super) async fn claim_hinted(
+        &self,
+        id: &TaskId,
+        agent: &AgentId,
+        request: &ClaimRequest,
+        hint: Hint<'_>,
+    ) -> Result<Found, BoardError> {
+        let (operation, token) = (OperationId::mint(), Token::mint());
+        self.run(&mut Claiming { id, agent, request, hint: Some(hint), operation, token }).await
     }
 
     pub(super) async fn renew_task(
@@ -331,7 +403,10 @@ impl<B: Backend> BoardAdapter<B> {
         token: &Token,
         outcome: Outcome,
     ) -> Result<Outcome, BoardError> {
-        self.settle(id, token, SettledBy::Complete, outcome, |head| head.leave(State::Done)).await
+        let kept =
+            self.settle(id, token, SettledBy::Complete, outcome, |head| head.leave(State::Done)).await?;
+        self.examine_own(id).await;
+        Ok(kept)
     }
 
     pub(super) async fn fail_task(

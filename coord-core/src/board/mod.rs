@@ -338,7 +338,8 @@ pub trait ExtendedBoard: Board {
     /// [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost) if another claim stands.
     async fn revoke(&self, id: &TaskId, fence: u64) -> Result<(), BoardError>;
 
-    /// Claims the first task that can be claimed: the highest priority, and within it the first in line. `None` if there is none.
+    /// Claims the first task that can be claimed: the highest priority, and within it the first in line. `None` if there is none. Where
+    /// others look at the same time, each gets another one near the front.
     ///
     /// # Errors
     /// [`Invalid`](BoardError::Invalid); [`Malformed`](BoardError::Malformed) if an unreadable record was met and nothing else found.
@@ -348,6 +349,44 @@ pub trait ExtendedBoard: Board {
         filter: &Filter,
         ttl: Duration,
     ) -> Result<Option<Claim>, BoardError>;
+
+    /// Claims up to `most` tasks, as so many calls of [`claim_next`](ExtendedBoard::claim_next) would, one by one. What has been claimed
+    /// when something goes wrong is returned as if there had been no more.
+    ///
+    /// # Errors
+    /// As [`claim_next`](ExtendedBoard::claim_next), if nothing was claimed.
+    async fn claim_up_to(
+        &self,
+        most: usize,
+        agent: &AgentId,
+        filter: &Filter,
+        ttl: Duration,
+    ) -> Result<Vec<Claim>, BoardError>;
+
+    /// Makes whatever the board keeps besides its tasks anew, from the tasks: how they are found by
+    /// [`claim_next`](ExtendedBoard::claim_next). For boards that were damaged, or written to by a version that did not keep it. Others
+    /// may work on meanwhile.
+    ///
+    /// # Errors
+    /// [`Malformed`](BoardError::Malformed) if a record in the way cannot be read.
+    async fn repair(&self) -> Result<RepairReport, BoardError>;
+
+    /// Compares what the board keeps besides its tasks with the tasks: that each that can be claimed is found. A board on which others
+    /// work may have entries that are stale or still to be examined; [`ProblemCode::Unindexed`] is a fault at any time.
+    ///
+    /// # Errors
+    /// [`Malformed`](BoardError::Malformed) if a record cannot be read.
+    async fn check_index(&self) -> Result<Vec<Problem>, BoardError>;
+}
+
+/// What [`repair`](ExtendedBoard::repair) did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// How many tasks have been examined.
+    pub tasks: usize,
+    /// How many entries of tasks that are gone have been deleted.
+    pub deleted: usize,
 }
 
 macro_rules! forward {
@@ -425,6 +464,21 @@ macro_rules! forward {
             ) -> Result<Option<Claim>, BoardError> {
                 (**self).claim_next(agent, filter, ttl).await
             }
+            async fn claim_up_to(
+                &self,
+                most: usize,
+                agent: &AgentId,
+                filter: &Filter,
+                ttl: Duration,
+            ) -> Result<Vec<Claim>, BoardError> {
+                (**self).claim_up_to(most, agent, filter, ttl).await
+            }
+            async fn repair(&self) -> Result<RepairReport, BoardError> {
+                (**self).repair().await
+            }
+            async fn check_index(&self) -> Result<Vec<Problem>, BoardError> {
+                (**self).check_index().await
+            }
         }
     };
 }
@@ -493,6 +547,21 @@ impl<B: Backend> ExtendedBoard for BoardAdapter<B> {
         filter: &Filter,
         ttl: Duration,
     ) -> Result<Option<Claim>, BoardError> {
-        self.claim_next_task(agent, filter, ttl).await
+        Ok(self.claim_ready(agent, filter, ttl, 1).await?.pop())
+    }
+    async fn claim_up_to(
+        &self,
+        most: usize,
+        agent: &AgentId,
+        filter: &Filter,
+        ttl: Duration,
+    ) -> Result<Vec<Claim>, BoardError> {
+        self.claim_ready(agent, filter, ttl, most).await
+    }
+    async fn repair(&self) -> Result<RepairReport, BoardError> {
+        self.repair_index().await
+    }
+    async fn check_index(&self) -> Result<Vec<Problem>, BoardError> {
+        self.check_index_entries().await
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
 use super::claim::{taken, unknown_state};
 use super::plan::{Added, Plan, PlanReport, dependency_order};
+use super::ready::{self, Scan, marker, todo_key, watch_key};
 use super::record::{
     self, Created, Definition, EDGES, Head, Recent, StoredState, Topology, definition_key, digest, edge_ids,
     edge_key, edges_prefix, encode_definition, encode_edge, encode_head, encode_topology, head_key,
@@ -16,9 +17,12 @@ use super::{BoardError, Verb};
 use crate::backend::Backend;
 use crate::cas::{Fate, Judge, Pending, Step, View};
 use crate::key::{Key, Prefix, limits};
-use crate::snapshot::{KeyRange, KeySet};
+use crate::snapshot::{KeyRange, KeySet, Version};
 use crate::token::OperationId;
 use crate::txn::{Assert, Mutation};
+
+/// How many heads of other tasks one transaction asserts not to be done. A task that would need more is left to be examined.
+const WATCHED: usize = 40;
 
 /// What adding a plan costs the store if all its tasks are new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,9 +62,9 @@ struct Size {
 }
 
 impl Size {
-    /// The guard's record, asserted and written.
+    /// The guard's record, asserted and written, and the heads that are asserted not to be done.
     fn of_guard() -> Self {
-        Size { mutations: 1, bytes: 1_024 }
+        Size { mutations: 1, bytes: 1_024 + WATCHED * ("task/".len() + super::task::limits::ID_BYTES) }
     }
 
     fn of_task(task: &TaskSpec) -> Self {
@@ -69,9 +73,13 @@ impl Size {
         let id = task.id.as_str().len();
         let edges: usize = task.deps.iter().map(|dep| edge_key(dep, &task.id).as_bytes().len() + 8).sum();
         let definition = encode_definition(&Definition::of(task)).len();
+        // Its entry in the index: with its labels if it is ready, with the name of another task if it waits for that.
+        let labels: usize = task.labels.iter().map(|label| label.len() + 3).sum();
+        let watch = task.deps.iter().map(|dep| watch_key(dep, &task.id).as_bytes().len()).max().unwrap_or(0);
+        let entry = watch.max(ready::ready_key(0, 0, &task.id).as_bytes().len() + labels) + 16;
         Size {
-            mutations: 2 + task.deps.len(),
-            bytes: "task/".len() + "def/".len() + 2 * id + NEW_HEAD + definition + edges,
+            mutations: 3 + task.deps.len(),
+            bytes: "task/".len() + "def/".len() + 2 * id + NEW_HEAD + definition + edges + entry,
         }
     }
 }
@@ -122,6 +130,26 @@ impl<'a> Adding<'a> {
         Adding { tasks, digests: tasks.iter().map(digest).collect(), operation: OperationId::mint() }
     }
 
+    /// The first dependency of a task that is not done, and its version if it is on the board already. One that comes with the same
+    /// transaction cannot be done meanwhile.
+    fn waits_for<'t>(
+        &self,
+        view: &View<'_>,
+        task: &'t TaskSpec,
+        in_piece: &BTreeSet<&TaskId>,
+        existing: &BTreeSet<&TaskId>,
+    ) -> Option<(&'t TaskId, Option<Version>)> {
+        task.deps.iter().find_map(|dep| {
+            if in_piece.contains(dep) && !existing.contains(dep) {
+                return Some((dep, None));
+            }
+            match ready::scan(view, std::slice::from_ref(dep)) {
+                Scan::Waits(_, _, version) => Some((dep, Some(version))),
+                Scan::Done | Scan::Unread(_) => None,
+            }
+        })
+    }
+
     /// Which tasks are there already, with the same definition.
     fn existing(&self, view: &View<'_>) -> Result<BTreeSet<&'a TaskId>, BoardError> {
         let mut existing = BTreeSet::new();
@@ -153,6 +181,7 @@ impl Judge for Adding<'_> {
         let existing = self.existing(view)?;
         let in_piece: BTreeSet<&TaskId> = self.tasks.iter().map(|task| &task.id).collect();
         let mut mutations = Vec::new();
+        let mut index = ready::Change::default();
         let mut answer = Vec::with_capacity(self.tasks.len());
         for (task, digest) in self.tasks.iter().zip(&self.digests) {
             if existing.contains(&task.id) {
@@ -166,7 +195,8 @@ impl Judge for Adding<'_> {
                 }
                 mutations.push(edge_put(dep, &task.id));
             }
-            let definition = encode_definition(&Definition::of(task));
+            let defined = Definition::of(task);
+            let definition = encode_definition(&defined);
             let mut head = Head {
                 state: StoredState(State::Open),
                 held: None,
@@ -183,6 +213,20 @@ impl Judge for Adding<'_> {
             };
             head.touch(self.operation, view.time(crate::Timestamp::EPOCH).now);
             topology.next_order += 1;
+            match self.waits_for(view, task, &in_piece, &existing) {
+                None => index.enter(&task.id, &head, &defined, &ready::place(&head, None)),
+                Some((dep, version)) => {
+                    let known = version.is_none_or(|_| index.asserts(&head_key(dep)));
+                    if known || index.asserted() < WATCHED {
+                        index.enter(&task.id, &head, &defined, &ready::place(&head, Some(dep)));
+                        if let Some(version) = version {
+                            index.assert(head_key(dep), version);
+                        }
+                    } else {
+                        index.put(todo_key(&task.id), marker());
+                    }
+                }
+            }
             mutations.push(Mutation::put(head_key(&task.id), encode_head(&head)));
             mutations.push(Mutation::put(definition_key(&task.id), definition));
         }
@@ -191,7 +235,8 @@ impl Judge for Adding<'_> {
         }
         topology.recent.push(self.operation);
         mutations.push(Mutation::put(topology_key(), encode_topology(&topology)));
-        Ok(Step::Commit(commit(vec![assert], mutations)?, answer))
+        let (asserts, mutations) = index.into_parts([assert], mutations);
+        Ok(Step::Commit(commit(asserts, mutations)?, answer))
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<Vec<Added>>) -> Result<Fate<Vec<Added>>, BoardError> {
@@ -277,7 +322,14 @@ impl Judge for Removing<'_> {
             Mutation::put(topology_key(), encode_topology(&topology)),
         ];
         mutations.extend(definition.deps.iter().map(|dep| Mutation::delete(edge_key(dep, self.id))));
-        Ok(Step::Commit(commit(vec![assert, Assert::version(key, entry.version())], mutations)?, ()))
+        let mut index = ready::Change::default();
+        ready::leave_line(&mut index, self.id, &head, &definition);
+        index.delete(ready::ready_key(definition.priority, head.order, self.id));
+        index.delete(todo_key(self.id));
+        definition.deps.iter().for_each(|dep| index.delete(watch_key(dep, self.id)));
+        let (asserts, mutations) =
+            index.into_parts([assert, Assert::version(key, entry.version())], mutations);
+        Ok(Step::Commit(commit(asserts, mutations)?, ()))
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<()>) -> Result<Fate<()>, BoardError> {
@@ -333,6 +385,30 @@ impl Reconnecting<'_> {
             }),
             Edges::Probed { dependents: false } | Edges::All(_) => None,
         })
+    }
+
+    /// Takes the task's watches off the dependencies that it had; returns what has to be read for that.
+    ///
+    /// A watch on a task that is not done is on the first such one. That it still is not done is asserted, so the watch has not moved
+    /// on. Watches on done tasks are put no more, so those that are seen are all there are.
+    fn leave_watches(&self, view: &View<'_>, deps: &[TaskId], index: &mut ready::Change) -> Vec<Key> {
+        let passed = match ready::scan(view, deps) {
+            Scan::Unread(keys) => return keys,
+            Scan::Done => deps,
+            Scan::Waits(n, dep, version) => {
+                index.assert(head_key(dep), version);
+                index.delete(watch_key(dep, self.id));
+                &deps[..n]
+            }
+        };
+        let watches: Vec<Key> = passed.iter().map(|dep| watch_key(dep, self.id)).collect();
+        let unread = view.lacks(&watches);
+        for watch in watches {
+            if view.snapshot.get(&watch).is_some_and(|entry| entry.is_present()) {
+                index.delete(watch);
+            }
+        }
+        unread
     }
 
     /// Looks for a way from one of the new dependencies back to the task. Linear in the edges of the board.
@@ -409,11 +485,17 @@ impl Judge for Reconnecting<'_> {
                 return Err(BoardError::UnknownDep { id: dep.clone() });
             }
         }
+        let mut definition = read_definition(self.id, view.entry(&definition_key(self.id))?)?;
+        let mut index = ready::Change::default();
+        let unread = self.leave_watches(view, &definition.deps, &mut index);
+        if !unread.is_empty() {
+            return Ok(Step::Read(unread));
+        }
         if let Some(range) = self.next_listing()? {
             return Ok(Step::List(range));
         }
         self.check_cycle()?;
-        let mut definition = read_definition(self.id, view.entry(&definition_key(self.id))?)?;
+        ready::leave_line(&mut index, self.id, &head, &definition);
         let (before, after): (BTreeSet<&TaskId>, BTreeSet<&TaskId>) =
             (definition.deps.iter().collect(), self.deps.iter().collect());
         let mut mutations: Vec<Mutation> =
@@ -427,7 +509,18 @@ impl Judge for Reconnecting<'_> {
         mutations.push(Mutation::put(definition_key(self.id), record));
         mutations.push(Mutation::put(key.clone(), encode_head(&head)));
         mutations.push(Mutation::put(topology_key(), encode_topology(&topology)));
-        Ok(Step::Commit(commit(vec![assert, Assert::version(key, entry.version())], mutations)?, ()))
+        let waits_for = match ready::scan(view, self.deps) {
+            Scan::Done => None,
+            Scan::Waits(_, dep, version) => {
+                index.assert(head_key(dep), version);
+                Some(dep)
+            }
+            Scan::Unread(keys) => return Ok(Step::Read(keys)),
+        };
+        index.enter(self.id, &head, &definition, &ready::place(&head, waits_for));
+        let (asserts, mutations) =
+            index.into_parts([assert, Assert::version(key, entry.version())], mutations);
+        Ok(Step::Commit(commit(asserts, mutations)?, ()))
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<()>) -> Result<Fate<()>, BoardError> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use coord_core::board::{
     Added, AgentId, Board, BoardError, Claim, ClaimRequest, ExtendedBoard, Filter, Lease, Outcome, Plan,
-    PlanReport, Task, TaskId, TaskSpec, Verb,
+    PlanReport, Problem, RepairReport, Task, TaskId, TaskSpec, Verb,
 };
 use coord_core::{
     Assert, Backend, BackendError, Bytes, Clock, ErrorKind, Key, KeySet, Mutation, Operation, OperationId,
@@ -445,5 +445,33 @@ impl ExtendedBoard for OneKeyBoard {
         ttl: Duration,
     ) -> Result<Option<Claim>, BoardError> {
         self.claim_first(agent, filter, ttl).await
+    }
+
+    async fn claim_up_to(
+        &self,
+        most: usize,
+        agent: &AgentId,
+        filter: &Filter,
+        ttl: Duration,
+    ) -> Result<Vec<Claim>, BoardError> {
+        let mut given = Vec::new();
+        while given.len() < most {
+            match self.claim_first(agent, filter, ttl).await {
+                Ok(Some(claim)) => given.push(claim),
+                Ok(None) => break,
+                Err(error) if given.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(given)
+    }
+
+    /// There is nothing besides the tasks.
+    async fn repair(&self) -> Result<RepairReport, BoardError> {
+        Ok(RepairReport::default())
+    }
+
+    async fn check_index(&self) -> Result<Vec<Problem>, BoardError> {
+        Ok(Vec::new())
     }
 }
