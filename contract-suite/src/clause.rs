@@ -153,6 +153,7 @@ pub fn clauses() -> &'static [Clause] {
             crate::backend::CLAUSES,
             crate::faults::CLAUSES,
             crate::board::CLAUSES,
+            crate::effects::CLAUSES,
             &[crate::history::CLAUSES, crate::model::CLAUSES],
         ];
         let mut all: Vec<Clause> =

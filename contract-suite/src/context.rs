@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coord_core::board::ExtendedBoard;
+use coord_core::effects::EffectStore;
 use coord_core::{Backend, Clock, Key, KeyRange, Mutation, Namespace, Prefix, SystemClock, Txn};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng, TryRng};
 
 use crate::clause::{Clause, Verdict, VerdictContext};
-use crate::harness::{BoardSeat, Control, Harness, ServerControl};
+use crate::harness::{BoardSeat, Control, EffectSeat, Harness, ServerControl};
 use crate::run::Subject;
 
 /// Everything that the test of one clause works with: the harness, a fresh random namespace, a seed. Clones are the same one.
@@ -156,6 +157,21 @@ impl Context {
             crate::skip!("this run has no board harness");
         };
         boards.open(backend, seat).await.at("opening a board")
+    }
+
+    /// A side-effect store above this handle, by the effects harness of this run.
+    ///
+    /// # Errors
+    /// Skipped if this run has none, failed if the store cannot be opened.
+    pub async fn effects(
+        &self,
+        backend: Arc<dyn Backend>,
+        seat: EffectSeat,
+    ) -> Result<Arc<dyn EffectStore>, Verdict> {
+        let Some(effects) = &self.inner.subject.effects else {
+            crate::skip!("this run has no harness of side-effect stores");
+        };
+        effects.open(backend, seat).await.at("opening a side-effect store")
     }
 
     pub(crate) async fn clean(&self) -> Result<(), Verdict> {

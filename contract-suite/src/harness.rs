@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use coord_core::board::{BoardError, ExtendedBoard};
+use coord_core::board::{AgentId, BoardError, ExtendedBoard};
+use coord_core::effects::{EffectError, EffectStore};
 use coord_core::{Backend, BackendError, Clock, Key, Version};
 
 /// What the suite needs to know about a backend. Only [`name`](Harness::name) and [`open`](Harness::open) have to be written; every
@@ -224,4 +225,32 @@ pub trait BoardHarness: Send + Sync + 'static {
         backend: Arc<dyn Backend>,
         seat: BoardSeat,
     ) -> Result<Arc<dyn ExtendedBoard>, BoardError>;
+}
+
+/// What a side-effect store is opened with besides its backend.
+#[derive(Clone, Debug)]
+pub struct EffectSeat {
+    /// The client's clock: for waiting, and for judging where the store has no clock.
+    pub clock: Arc<dyn Clock>,
+    /// How far the clocks of two clients may be apart, where the store has none.
+    pub max_clock_skew: Duration,
+    /// Who the client is, for the history.
+    pub agent: AgentId,
+}
+
+/// How to open a side-effect store. The clauses of the layer `effects` run on whatever this opens.
+#[async_trait]
+pub trait EffectsHarness: Send + Sync + 'static {
+    /// The name in reports.
+    fn name(&self) -> &str;
+
+    /// A side-effect store above this handle. Stores above handles of one namespace are the same store.
+    ///
+    /// # Errors
+    /// What the store says. A clause that cannot open its stores has failed.
+    async fn open(
+        &self,
+        backend: Arc<dyn Backend>,
+        seat: EffectSeat,
+    ) -> Result<Arc<dyn EffectStore>, EffectError>;
 }

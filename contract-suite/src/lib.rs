@@ -6,6 +6,7 @@ mod board;
 mod clause;
 mod context;
 mod document;
+mod effects;
 mod faults;
 mod harness;
 pub mod history;
@@ -23,6 +24,7 @@ pub mod servers;
 mod sim;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod staging;
 mod url;
 pub mod wire;
 pub mod wrong;
@@ -31,8 +33,10 @@ pub use adapter::AdapterBoards;
 pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, clause, clauses};
 pub use context::{Context, remove_all};
 pub use document::{contract_markdown, markdown};
+pub use effects::effect_histories;
 pub use harness::{
-    BoardHarness, BoardSeat, Control, ControlError, Cut, CutPoint, Harness, Misconfiguration, ServerControl,
+    BoardHarness, BoardSeat, Control, ControlError, Cut, CutPoint, EffectSeat, EffectsHarness, Harness,
+    Misconfiguration, ServerControl,
 };
 pub use memory::MemoryHarness;
 pub use mimic::{main, main_subject};

@@ -25,7 +25,7 @@ pub fn main(harness: impl Harness) -> ExitCode {
     main_subject(Subject::new(Arc::new(harness)))
 }
 
-/// As [`main`], with boards of your own.
+/// As [`main`], with boards or side-effect stores of your own.
 ///
 /// # Panics
 /// If no asynchronous runtime can be started.

@@ -17,7 +17,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::clause::{Verdict, VerdictContext};
 use crate::context::Context;
-use crate::harness::{BoardHarness, Harness};
+use crate::harness::{BoardHarness, EffectsHarness, Harness};
 use crate::run::Subject;
 
 /// The environment variable that makes this program a worker, and tells it its job.
@@ -39,6 +39,8 @@ pub struct Seat {
     pub harness: Arc<dyn Harness>,
     /// The boards above it, if the program has any.
     pub boards: Option<Arc<dyn BoardHarness>>,
+    /// The side-effect stores above it, if the program has any.
+    pub effects: Option<Arc<dyn EffectsHarness>>,
     /// The namespace of the clause.
     pub namespace: String,
     /// What the clause asks for.
@@ -69,7 +71,11 @@ enum Answer {
 }
 
 fn jobs() -> impl Iterator<Item = &'static Job> {
-    [crate::backend::JOBS, crate::faults::JOBS, crate::board::JOBS].into_iter().flatten().copied().flatten()
+    [crate::backend::JOBS, crate::faults::JOBS, crate::board::JOBS, crate::effects::JOBS]
+        .into_iter()
+        .flatten()
+        .copied()
+        .flatten()
 }
 
 /// If this process was started as a worker: does its job and returns the code to exit with. Else `None`, and from now on the clauses
@@ -78,7 +84,7 @@ pub async fn serve(harness: Arc<dyn Harness>) -> Option<ExitCode> {
     serve_subject(&Subject::new(harness)).await
 }
 
-/// As [`serve`], with boards of your own.
+/// As [`serve`], with boards or side-effect stores of your own.
 pub async fn serve_subject(subject: &Subject) -> Option<ExitCode> {
     let Ok(order) = std::env::var(ORDER) else {
         SERVES.store(true, Ordering::Relaxed);
@@ -105,7 +111,8 @@ async fn work(subject: &Subject, order: &str) -> Result<Value, Verdict> {
     let Some(job) = jobs().find(|job| job.name == order.job) else {
         crate::fail!("saw the unknown job {:?}: the worker is another program than the clause", order.job);
     };
-    let (harness, boards) = (subject.harness.clone(), subject.boards.clone());
+    let (harness, boards, effects) =
+        (subject.harness.clone(), subject.boards.clone(), subject.effects.clone());
     let backend = harness.open(&order.namespace).await.at("opening a handle in a worker process")?;
     say("ready")?;
     // Reading blocks this thread, which has nothing else to do yet.
@@ -115,7 +122,7 @@ async fn work(subject: &Subject, order: &str) -> Result<Value, Verdict> {
         crate::fail!("saw the clause end before the worker was told to go");
     }
     let Order { namespace, request, .. } = order;
-    (job.body)(Seat { backend, harness, boards, namespace, request }).await
+    (job.body)(Seat { backend, harness, boards, effects, namespace, request }).await
 }
 
 /// A worker process that has opened its handle and waits.

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use crate::adapter::AdapterBoards;
 use crate::clause::{Clause, Layer, Outcome, Verdict, clauses};
 use crate::context::{Context, clause_seed, system_random};
-use crate::harness::{BoardHarness, Harness};
+use crate::harness::{BoardHarness, EffectsHarness, Harness};
 use crate::process;
 use crate::report::{Report, Row, RowResult};
 
@@ -20,19 +20,28 @@ pub struct Subject {
     pub harness: Arc<dyn Harness>,
     /// The boards above it. `None` skips the clauses of boards.
     pub boards: Option<Arc<dyn BoardHarness>>,
+    /// The side-effect stores above it. `None` skips the clauses of side effects.
+    pub effects: Option<Arc<dyn EffectsHarness>>,
 }
 
 impl Subject {
     /// A backend, with the project's own boards above it.
     #[must_use]
     pub fn new(harness: Arc<dyn Harness>) -> Self {
-        Subject { harness, boards: Some(Arc::new(AdapterBoards)) }
+        Subject { harness, boards: Some(Arc::new(AdapterBoards)), effects: None }
     }
 
     /// The same backend with other boards above it.
     #[must_use]
     pub fn with_boards(mut self, boards: Arc<dyn BoardHarness>) -> Self {
         self.boards = Some(boards);
+        self
+    }
+
+    /// The same backend with these side-effect stores above it.
+    #[must_use]
+    pub fn with_effects(mut self, effects: Arc<dyn EffectsHarness>) -> Self {
+        self.effects = Some(effects);
         self
     }
 }
@@ -183,6 +192,9 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 fn lacking(subject: &Subject, clause: &Clause) -> Option<String> {
     if clause.layer == Layer::Board && subject.boards.is_none() {
         return Some("this run has no board harness".to_owned());
+    }
+    if clause.layer == Layer::Effects && subject.effects.is_none() {
+        return Some("this run has no harness of side-effect stores".to_owned());
     }
     for control in clause.needs.controls {
         if !subject.harness.server().is_some_and(|server| server.can(*control)) {

@@ -1,7 +1,7 @@
 //! Where the clauses of a board play: seats at one board, a store clock that only the clause moves, and faults in between.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::board::{
@@ -11,12 +11,14 @@ use coord_core::board::{
 use coord_core::layer::{Cell, Fault, Faults, Meter, Observe, StoreClock, When};
 use coord_core::{
     Backend, Bytes, Clock, Key, KeyRange, KeySet, ManualClock, Mutation, Prefix, Timestamp, Token, Txn,
-    TxnOutcome, async_trait,
+    TxnOutcome,
 };
 
 use crate::clause::{Outcome, Verdict, VerdictContext};
 use crate::context::Context;
 use crate::harness::BoardSeat;
+pub(super) use crate::staging::{Place, with_step};
+use crate::staging::{SeatClock, Step};
 use crate::{ensure, fail};
 
 /// The lease of most claims.
@@ -46,37 +48,6 @@ pub(super) fn spec(text: impl AsRef<str>) -> TaskSpec {
 /// A text as the outcome of a task.
 pub(super) fn result(text: &str) -> TaskOutcome {
     TaskOutcome::truncated(text)
-}
-
-/// A client's clock: the stage's, some time ahead or behind. Waiting is real, for only a backoff between two tries waits here.
-#[derive(Debug)]
-struct SeatClock {
-    stage: Arc<ManualClock>,
-    ahead: i64,
-    longest: Duration,
-}
-
-#[async_trait]
-impl Clock for SeatClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.stage.now().as_micros() + self.ahead).unwrap_or(Timestamp::EPOCH)
-    }
-
-    fn monotonic(&self) -> Duration {
-        self.stage.monotonic()
-    }
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is a clock, and a backoff that does not wait is a storm"
-    )]
-    async fn sleep(&self, duration: Duration) {
-        if self.longest.is_zero() {
-            tokio::task::yield_now().await;
-        } else {
-            tokio::time::sleep(duration.min(self.longest)).await;
-        }
-    }
 }
 
 /// One board, seen from several seats.
@@ -174,65 +145,10 @@ impl Stage {
         } else {
             Arc::new(StoreClock::none(faulty))
         };
-        let clock = Arc::new(SeatClock { stage: self.clock.clone(), ahead, longest: self.longest });
+        let clock = Arc::new(SeatClock::new(self.clock.clone(), ahead, self.longest));
         let board = self.cx.board(backend, BoardSeat { clock, max_clock_skew: SKEW }).await?;
         Ok(Seat { board, faults, meter, raw })
     }
-}
-
-/// Where a rival's step comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Before the call reaches the store.
-    Before,
-    /// After the store has done the call and before the caller is answered.
-    After,
-}
-
-impl Place {
-    pub(super) const BOTH: [Place; 2] = [Place::Before, Place::After];
-}
-
-/// What the steps of a rival said, in order.
-pub(super) type Said<T> = Arc<Mutex<Vec<Result<T, Verdict>>>>;
-
-/// A rival's step that waits for its call.
-pub(super) struct Step<T> {
-    said: Said<T>,
-}
-
-impl<T> Step<T> {
-    /// What the step said, if it was taken.
-    ///
-    /// # Errors
-    /// What went wrong in it.
-    pub(super) fn taken(&self) -> Result<Option<T>, Verdict> {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        said.transpose().at("in a rival's step")
-    }
-}
-
-/// A cell with a rival's step, what it says not being lost.
-pub(super) fn with_step<T, F, S>(cell: Cell, place: Place, step: S) -> (Cell, Said<T>)
-where
-    T: Send + 'static,
-    S: Fn(Faults) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<T, Verdict>> + Send + 'static,
-{
-    let said: Said<T> = Arc::default();
-    let sink = said.clone();
-    let step = move |faults: Faults| {
-        let (sink, step) = (sink.clone(), step(faults));
-        async move {
-            let outcome = step.await;
-            sink.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
-        }
-    };
-    let cell = match place {
-        Place::Before => cell.before(step),
-        Place::After => cell.then(step),
-    };
-    (cell, said)
 }
 
 impl Seat {
@@ -245,7 +161,7 @@ impl Seat {
     {
         let (cell, said) = with_step(Cell::pass(), place, move |_| step());
         self.faults.on(when, cell);
-        Step { said }
+        Step::new(said)
     }
 
     pub(super) async fn add(&self, spec: TaskSpec) -> Result<(), Verdict> {

@@ -1,17 +1,22 @@
-//! A second board, right or wrong on demand: the suite's own test subject.
+//! A second board and a second side-effect store, right or wrong on demand: the suite's own test subjects.
 
 mod one_key;
+mod one_key_effects;
 mod wrong;
+mod wrong_effects;
 
 use std::sync::Arc;
 
 use coord_core::board::{BoardError, ExtendedBoard};
+use coord_core::effects::{EffectError, EffectStore};
 use coord_core::{Backend, async_trait};
 
 pub use one_key::OneKeyBoard;
+pub use one_key_effects::OneKeyEffects;
 pub use wrong::WrongJudge;
+pub use wrong_effects::WrongEffects;
 
-use crate::harness::{BoardHarness, BoardSeat};
+use crate::harness::{BoardHarness, BoardSeat, EffectSeat, EffectsHarness};
 
 /// Opens [`OneKeyBoard`]s, all of them right, or all wrong in one way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +40,32 @@ impl BoardHarness for OneKeyHarness {
         Ok(match self.wrong {
             Some(wrong) => Arc::new(board.judging(wrong)),
             None => Arc::new(board),
+        })
+    }
+}
+
+/// Opens [`OneKeyEffects`], all of them right, or all wrong in one way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OneKeyEffectsHarness {
+    /// How they judge wrongly.
+    pub wrong: Option<WrongEffects>,
+}
+
+#[async_trait]
+impl EffectsHarness for OneKeyEffectsHarness {
+    fn name(&self) -> &str {
+        "one key"
+    }
+
+    async fn open(
+        &self,
+        backend: Arc<dyn Backend>,
+        seat: EffectSeat,
+    ) -> Result<Arc<dyn EffectStore>, EffectError> {
+        let store = OneKeyEffects::open(backend, seat.clock, seat.max_clock_skew, seat.agent).await?;
+        Ok(match self.wrong {
+            Some(wrong) => Arc::new(store.judging(wrong)),
+            None => Arc::new(store),
         })
     }
 }

@@ -1,23 +1,23 @@
-//! The ways in which a board can be wrong, each with the clause that must notice it.
+//! The ways in which a board can be wrong, each with the clause that must notice it, and how such lists are made.
 
 macro_rules! wrong_judges {
-    ($($(#[doc = $what:literal])+ $name:ident => $clause:literal,)+) => {
-        /// A way in which [`OneKeyBoard`](super::OneKeyBoard) judges wrongly.
+    (#[doc = $about:literal] $judge:ident: $($(#[doc = $what:literal])+ $name:ident => $clause:literal,)+) => {
+        #[doc = $about]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum WrongJudge {
+        pub enum $judge {
             $($(#[doc = $what])+ $name,)+
         }
 
-        impl WrongJudge {
+        impl $judge {
             /// All of them.
-            pub const ALL: &'static [WrongJudge] = &[$(WrongJudge::$name),+];
+            pub const ALL: &'static [$judge] = &[$($judge::$name),+];
 
             /// The clause that must fail on it.
             #[must_use]
             pub fn clause(self) -> &'static str {
                 match self {
-                    $(WrongJudge::$name => $clause,)+
+                    $($judge::$name => $clause,)+
                 }
             }
 
@@ -25,14 +25,18 @@ macro_rules! wrong_judges {
             #[must_use]
             pub fn what(self) -> &'static str {
                 match self {
-                    $(WrongJudge::$name => concat!($($what),+).trim_ascii(),)+
+                    $($judge::$name => concat!($($what),+).trim_ascii(),)+
                 }
             }
         }
     };
 }
+pub(super) use wrong_judges;
 
 wrong_judges! {
+    /// A way in which [`OneKeyBoard`](super::OneKeyBoard) judges wrongly.
+    WrongJudge:
+
     /// A claim by the agent that holds the task is answered with the standing lease.
     SameNameOwns => "T01",
     /// Dependencies are judged before the state of the task.
