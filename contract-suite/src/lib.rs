@@ -29,7 +29,7 @@ mod url;
 pub mod wire;
 pub mod wrong;
 
-pub use adapter::AdapterBoards;
+pub use adapter::{AdapterBoards, AdapterEffects};
 pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, clause, clauses};
 pub use context::{Context, remove_all};
 pub use document::{contract_markdown, markdown};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use coord_core::{Clock, SystemClock};
 use futures::StreamExt as _;
 
-use crate::adapter::AdapterBoards;
+use crate::adapter::{AdapterBoards, AdapterEffects};
 use crate::clause::{Clause, Layer, Outcome, Verdict, clauses};
 use crate::context::{Context, clause_seed, system_random};
 use crate::harness::{BoardHarness, EffectsHarness, Harness};
@@ -25,10 +25,10 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A backend, with the project's own boards above it.
+    /// A backend, with the project's own boards and side-effect stores above it.
     #[must_use]
     pub fn new(harness: Arc<dyn Harness>) -> Self {
-        Subject { harness, boards: Some(Arc::new(AdapterBoards)), effects: None }
+        Subject { harness, boards: Some(Arc::new(AdapterBoards)), effects: Some(Arc::new(AdapterEffects)) }
     }
 
     /// The same backend with other boards above it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use contract_suite::judges::OneKeyEffectsHarness;
-use contract_suite::{EffectsHarness, MemoryHarness, Subject, Verdict, effect_histories};
+use contract_suite::{AdapterEffects, EffectsHarness, MemoryHarness, Subject, Verdict, effect_histories};
 
 async fn play(effects: Arc<dyn EffectsHarness>) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -20,4 +20,9 @@ async fn play(effects: Arc<dyn EffectsHarness>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_the_store_under_one_key() {
     play(Arc::new(OneKeyEffectsHarness::default())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_the_adapter() {
+    play(Arc::new(AdapterEffects)).await;
 }

@@ -727,6 +727,8 @@ pub(super) enum Order {
     RivalOnly,
     CallFirst,
     RivalFirst,
+    /// The call, the rival, and the same completion again: what it tells is as true as what the first one told.
+    Repeated,
     /// The rival comes first, and what the call wrote lands so late that its time is over.
     TooLate,
     /// An attempt of the call, then the rival, and the attempt is withdrawn, for its caller never heard of it.
@@ -754,13 +756,16 @@ pub(super) async fn known(
     if scene.call == Op::Acquire {
         orders.extend([Order::TooLate, Order::Withdrawn, Order::WithdrawnAndAgain]);
     }
+    if matches!(scene.call, Op::Complete(_)) {
+        orders.push(Order::Repeated);
+    }
     let mut known = Vec::new();
     for order in orders {
         let play = theatre.begin(scene, nudged).await?;
         let (mut caller, mut other) = (play.caller(), play.first.clone());
         let (mut answer, mut said) = (None, Vec::new());
         let withdraws = matches!(order, Order::Withdrawn | Order::WithdrawnAndAgain);
-        if order == Order::CallFirst || withdraws {
+        if matches!(order, Order::CallFirst | Order::Repeated) || withdraws {
             answer = Some(caller.perform(scene.call).await);
         }
         said.extend(other.perform_all(rival).await?);
@@ -772,8 +777,11 @@ pub(super) async fn known(
             let _ = caller.perform(Op::Abandon).await;
             caller.lease = play.first.lease.clone();
         }
-        if matches!(order, Order::RivalFirst | Order::TooLate | Order::WithdrawnAndAgain) {
+        if matches!(order, Order::RivalFirst | Order::Repeated | Order::TooLate | Order::WithdrawnAndAgain) {
             answer = Some(caller.perform(scene.call).await);
+        }
+        if order == Order::Repeated && !matches!(answer, Some(Ok(_))) {
+            continue;
         }
         if order == Order::TooLate {
             caller.perform(Op::Wait).await.at("letting time pass")?;
