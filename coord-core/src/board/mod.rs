@@ -11,6 +11,7 @@ mod ready;
 mod record;
 mod task;
 mod topology;
+mod worker;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub use plan::{Added, Plan, PlanReport};
 pub use task::{
     AgentId, Claim, ClaimRequest, Filter, Lease, LeaseInfo, Outcome, State, Task, TaskId, TaskSpec, limits,
 };
+pub use worker::{Job, Worker, WorkerReport};
 
 use crate::backend::Backend;
 use crate::clock::Timestamp;

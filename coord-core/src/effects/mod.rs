@@ -31,6 +31,7 @@ mod adapter;
 mod fingerprint;
 mod guard;
 mod history;
+pub(crate) mod hold;
 mod operate;
 mod reconcile;
 mod record;
@@ -51,10 +52,11 @@ pub use action::{
 };
 pub use adapter::{EffectAdapter, EffectOptions};
 pub use fingerprint::Fingerprint;
-pub use guard::{Doubt, Failure, Guard, Lost, OnDrop, Place, RunContext, RunOptions, RunOutcome, Wait};
+pub use guard::{Doubt, Failure, Guard, OnDrop, Place, RunContext, RunOptions, RunOutcome, Wait};
 pub use history::{
     Evidence, History, ListFilter, ListPage, PurgeReport, PurgeRequest, Transition, TransitionKind,
 };
+pub use hold::Lost;
 pub use reconcile::{Finding, Inquiry, Probe, ProbeError, ReconcileReport, Reconciler, ReconcilerOptions};
 
 use crate::clock::Timestamp;

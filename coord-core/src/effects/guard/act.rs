@@ -11,8 +11,8 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::super::hold::{Hold, Lost};
 use super::super::{Action, ActionKey, EffectError, EffectStore, Holder, Lease};
-use super::hold::{Hold, Lost};
 use super::options::Place;
 use super::outcome::Failure;
 

@@ -8,12 +8,13 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::super::hold::{Hold, Lost};
 use super::super::{
     Action, ActionState, ActionStatus, Completed, EffectError, EffectStore, Episode, Holder, Lease, Note,
     Outcome,
 };
 use super::act::{self, Acting, Ended, Held, RunContext, Start};
-use super::hold::{Hold, Lost, is_transient, keep_alive};
+use super::hold::{is_transient, keep_alive};
 use super::options::{OnDrop, RunOptions, Wait};
 use super::outcome::{Doubt, Failure, RunOutcome};
 use crate::cas::Backoff;
@@ -38,7 +39,7 @@ pub(super) async fn drive<F, A, E>(
         Obtained::Answer(outcome) => return tell(answer, outcome),
         Obtained::Nobody => return,
     };
-    let hold = Arc::new(Hold::new(&options, sent));
+    let hold = Arc::new(Hold::new(options.clock.clone(), options.trusted(), sent));
     let beat = keep_alive(store.clone(), action.clone(), lease.clone(), options.clone(), hold.clone(), sent);
     let attempt = Attempt {
         store: store.clone(),

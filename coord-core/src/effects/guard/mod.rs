@@ -14,7 +14,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 pub use act::RunContext;
-pub use hold::Lost;
 pub(super) use hold::is_transient;
 pub use options::{OnDrop, Place, RunOptions, Wait};
 pub use outcome::{Doubt, Failure, RunOutcome};
