@@ -1,5 +1,7 @@
 //! The pieces of Rust in the project's README, in one program: `cargo run -p coord-connect --example readme`.
 
+#![allow(clippy::print_stdout, reason = "an example says what it does")]
+
 use std::error::Error;
 use std::sync::Arc;
 
