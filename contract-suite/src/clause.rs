@@ -154,6 +154,7 @@ pub fn clauses() -> &'static [Clause] {
             crate::faults::CLAUSES,
             crate::board::CLAUSES,
             crate::effects::CLAUSES,
+            crate::guard::CLAUSES,
             &[crate::history::CLAUSES, crate::model::CLAUSES],
         ];
         let mut all: Vec<Clause> =

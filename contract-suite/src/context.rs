@@ -10,6 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng, TryRng};
 
 use crate::clause::{Clause, Verdict, VerdictContext};
+use crate::guard::GuardHarness;
 use crate::harness::{BoardSeat, Control, EffectSeat, Harness, ServerControl};
 use crate::run::Subject;
 
@@ -172,6 +173,12 @@ impl Context {
             crate::skip!("this run has no harness of side-effect stores");
         };
         effects.open(backend, seat).await.at("opening a side-effect store")
+    }
+
+    /// The guard of this run.
+    #[must_use]
+    pub fn guard(&self) -> Arc<dyn GuardHarness> {
+        self.inner.subject.guard.clone()
     }
 
     pub(crate) async fn clean(&self) -> Result<(), Verdict> {

@@ -8,6 +8,7 @@ mod context;
 mod document;
 mod effects;
 mod faults;
+mod guard;
 mod harness;
 pub mod history;
 pub mod judges;
@@ -34,6 +35,7 @@ pub use clause::{Body, Clause, Layer, Needs, Outcome, Verdict, VerdictContext, c
 pub use context::{Context, remove_all};
 pub use document::{contract_markdown, markdown};
 pub use effects::effect_histories;
+pub use guard::{Act, CoreGuard, Given, GuardHarness, Ran};
 pub use harness::{
     BoardHarness, BoardSeat, Control, ControlError, Cut, CutPoint, EffectSeat, EffectsHarness, Harness,
     Misconfiguration, ServerControl,

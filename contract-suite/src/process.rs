@@ -17,6 +17,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::clause::{Verdict, VerdictContext};
 use crate::context::Context;
+use crate::guard::GuardHarness;
 use crate::harness::{BoardHarness, EffectsHarness, Harness};
 use crate::run::Subject;
 
@@ -41,6 +42,8 @@ pub struct Seat {
     pub boards: Option<Arc<dyn BoardHarness>>,
     /// The side-effect stores above it, if the program has any.
     pub effects: Option<Arc<dyn EffectsHarness>>,
+    /// The guard above those.
+    pub guard: Arc<dyn GuardHarness>,
     /// The namespace of the clause.
     pub namespace: String,
     /// What the clause asks for.
@@ -71,7 +74,7 @@ enum Answer {
 }
 
 fn jobs() -> impl Iterator<Item = &'static Job> {
-    [crate::backend::JOBS, crate::faults::JOBS, crate::board::JOBS, crate::effects::JOBS]
+    [crate::backend::JOBS, crate::faults::JOBS, crate::board::JOBS, crate::effects::JOBS, crate::guard::JOBS]
         .into_iter()
         .flatten()
         .copied()
@@ -122,7 +125,8 @@ async fn work(subject: &Subject, order: &str) -> Result<Value, Verdict> {
         crate::fail!("saw the clause end before the worker was told to go");
     }
     let Order { namespace, request, .. } = order;
-    (job.body)(Seat { backend, harness, boards, effects, namespace, request }).await
+    (job.body)(Seat { backend, harness, boards, effects, guard: subject.guard.clone(), namespace, request })
+        .await
 }
 
 /// A worker process that has opened its handle and waits.

@@ -9,6 +9,7 @@ use futures::StreamExt as _;
 use crate::adapter::{AdapterBoards, AdapterEffects};
 use crate::clause::{Clause, Layer, Outcome, Verdict, clauses};
 use crate::context::{Context, clause_seed, system_random};
+use crate::guard::{CoreGuard, GuardHarness};
 use crate::harness::{BoardHarness, EffectsHarness, Harness};
 use crate::process;
 use crate::report::{Report, Row, RowResult};
@@ -22,19 +23,33 @@ pub struct Subject {
     pub boards: Option<Arc<dyn BoardHarness>>,
     /// The side-effect stores above it. `None` skips the clauses of side effects.
     pub effects: Option<Arc<dyn EffectsHarness>>,
+    /// The guard above those.
+    pub guard: Arc<dyn GuardHarness>,
 }
 
 impl Subject {
     /// A backend, with the project's own boards and side-effect stores above it.
     #[must_use]
     pub fn new(harness: Arc<dyn Harness>) -> Self {
-        Subject { harness, boards: Some(Arc::new(AdapterBoards)), effects: Some(Arc::new(AdapterEffects)) }
+        Subject {
+            harness,
+            boards: Some(Arc::new(AdapterBoards)),
+            effects: Some(Arc::new(AdapterEffects)),
+            guard: Arc::new(CoreGuard),
+        }
     }
 
     /// The same backend with other boards above it.
     #[must_use]
     pub fn with_boards(mut self, boards: Arc<dyn BoardHarness>) -> Self {
         self.boards = Some(boards);
+        self
+    }
+
+    /// The same, with another guard above its side-effect stores.
+    #[must_use]
+    pub fn with_guard(mut self, guard: Arc<dyn GuardHarness>) -> Self {
+        self.guard = guard;
         self
     }
 

@@ -1,9 +1,11 @@
-//! A second board and a second side-effect store, right or wrong on demand: the suite's own test subjects.
+//! A second board, a second side-effect store and a second guard, right or wrong on demand: the suite's own test subjects.
 
 mod one_key;
 mod one_key_effects;
+mod plain_guard;
 mod wrong;
 mod wrong_effects;
+mod wrong_guard;
 
 use std::sync::Arc;
 
@@ -13,8 +15,10 @@ use coord_core::{Backend, async_trait};
 
 pub use one_key::OneKeyBoard;
 pub use one_key_effects::OneKeyEffects;
+pub use plain_guard::PlainGuard;
 pub use wrong::WrongJudge;
 pub use wrong_effects::WrongEffects;
+pub use wrong_guard::WrongGuard;
 
 use crate::harness::{BoardHarness, BoardSeat, EffectSeat, EffectsHarness};
 
