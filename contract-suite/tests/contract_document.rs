@@ -32,6 +32,6 @@ fn every_clause_has_an_id_of_its_own_and_a_promise_on_one_line() {
         assert!(!clause.promise.trim().is_empty() && !clause.promise.contains('\n'), "{}", clause.id);
         assert_eq!(clause.promise, clause.promise.trim(), "{}", clause.id);
         assert!(!clause.promise.contains("  "), "{} has a gap in its promise", clause.id);
-        assert!(clause.id.starts_with(['B', 'T', 'E']), "{}", clause.id);
+        assert!(clause.id.starts_with(['B', 'T', 'E', 'G']), "{}", clause.id);
     }
 }
