@@ -122,7 +122,9 @@ fn main() -> ExitCode {
     }
     trials.push(Trial::test("every clause fails on some wrong store", || {
         let named: BTreeSet<&str> = killed().map(|(_, id)| id).collect();
-        let unnamed: Vec<&str> = effects().map(|clause| clause.id).filter(|id| !named.contains(id)).collect();
+        // The clauses of the guard have wrong guards.
+        let ours = effects().map(|clause| clause.id).filter(|id| id.starts_with('E'));
+        let unnamed: Vec<&str> = ours.filter(|id| !named.contains(id)).collect();
         if unnamed.is_empty() { Ok(()) } else { Err(Failed::from(format!("no wrong store for {unnamed:?}"))) }
     }));
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -9,37 +9,22 @@ use coord_core::effects::{
     TransitionKind,
 };
 use coord_core::layer::{Fault, Faults, StoreClock};
-use coord_core::{Bytes, Clock, ManualClock, Timestamp, async_trait};
+use coord_core::{Bytes, ManualClock, Timestamp};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::harness::{Act, Given, GuardHarness, Ran};
 use crate::clause::{Verdict, VerdictContext};
 use crate::context::Context;
-use crate::{fail, harness::EffectSeat};
+use crate::fail;
+use crate::harness::EffectSeat;
+use crate::staging::SeatClock;
 
 pub(super) const TTL: Duration = Duration::from_secs(30);
 pub(super) const MARGIN: Duration = Duration::from_secs(3);
 pub(super) const TRUSTED: Duration = Duration::from_secs(27);
 pub(super) const THIRD: Duration = Duration::from_secs(10);
 const SKEW: Duration = Duration::from_secs(1);
-
-/// The clock of the side-effect store itself, which only waits between two tries: shortly, but really.
-#[derive(Debug)]
-struct ShortWaits(Arc<ManualClock>);
-
-#[async_trait]
-impl Clock for ShortWaits {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-    fn monotonic(&self) -> Duration {
-        self.0.monotonic()
-    }
-    async fn sleep(&self, _: Duration) {
-        breathe().await;
-    }
-}
 
 /// The pace of everything that looks again and again.
 #[expect(clippy::disallowed_methods, reason = "what is waited for happens in real time")]
@@ -191,7 +176,8 @@ impl Stage {
 
 pub(super) fn effect_seat(clock: Arc<ManualClock>, name: &str) -> EffectSeat {
     EffectSeat {
-        clock: Arc::new(ShortWaits(clock)),
+        // The store itself waits between two tries: shortly, but really.
+        clock: Arc::new(SeatClock::new(clock, 0, Duration::from_millis(1))),
         max_clock_skew: SKEW,
         agent: AgentId::new(name).expect("the suite only makes good names"),
     }
