@@ -2,16 +2,19 @@
 
 mod claims;
 mod counters;
+mod dropped;
 mod edges;
 mod foreign;
 mod holders;
 mod invariants;
 mod listing;
 mod names;
+mod next;
 mod operators;
 mod plans;
 mod processes;
 mod races;
+mod scale;
 mod scenes;
 mod secrets;
 mod stage;
@@ -25,16 +28,19 @@ use crate::process::Job;
 pub(crate) const CLAUSES: &[&[Clause]] = &[
     claims::CLAUSES,
     counters::CLAUSES,
+    dropped::CLAUSES,
     edges::CLAUSES,
     foreign::CLAUSES,
     holders::CLAUSES,
     invariants::CLAUSES,
     listing::CLAUSES,
     names::CLAUSES,
+    next::CLAUSES,
     operators::CLAUSES,
     plans::CLAUSES,
     processes::CLAUSES,
     races::CLAUSES,
+    scale::CLAUSES,
     secrets::CLAUSES,
     times::CLAUSES,
     unknown::CLAUSES,

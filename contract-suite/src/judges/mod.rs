@@ -1,5 +1,6 @@
 //! A second board, a second side-effect store and a second guard, right or wrong on demand: the suite's own test subjects.
 
+mod index;
 mod one_key;
 mod one_key_effects;
 mod plain_guard;
@@ -13,6 +14,7 @@ use coord_core::board::{BoardError, ExtendedBoard};
 use coord_core::effects::{EffectError, EffectStore};
 use coord_core::{Backend, async_trait};
 
+pub use index::{WrongIndex, WrongIndexHarness};
 pub use one_key::OneKeyBoard;
 pub use one_key_effects::OneKeyEffects;
 pub use plain_guard::PlainGuard;

@@ -197,6 +197,20 @@ wrong_judges! {
     FenceForgotten => "T19",
     /// The handle and not the store remembers the fences of removed tasks.
     FenceInHandle => "T19",
+    /// Whoever looks for a task gets the first in line, whatever its priority.
+    NextIgnoresPriority => "T23",
+    /// Tasks of one priority are handed out by name.
+    NextByName => "T23",
+    /// The labels of a filter are not looked at.
+    NextIgnoresLabels => "T23",
+    /// A lease that is over is not found by whoever looks for a task.
+    NextSkipsExpired => "T23",
+    /// A task that was given back is not found any more.
+    NextLosesReleased => "T23",
+    /// A task that is held is handed out once more to whoever looks for one.
+    NextTwice => "T23",
+    /// Every caller that loses a race goes without.
+    NextGivesUp => "T23",
     /// Cancelling leaves the token valid.
     CancelKeepsToken => "T22",
     /// A revoked token still completes.

@@ -320,16 +320,43 @@ impl OneKeyBoard {
         let request = ClaimRequest::for_ttl(ttl);
         let id = TaskId::unchecked("(the next one)");
         let call = Call { agent: Some(agent.clone()), ..Call::new(Verb::Claim, &id, Some(&token)) };
+        let mut attempts = 0;
         let answer = self
             .run(call, |whole, time| {
                 let mut line: Vec<_> = whole
                     .tasks
                     .iter()
-                    .filter(|(_, record)| filter.matches(&record.labels))
-                    .map(|(id, record)| (std::cmp::Reverse(record.priority), record.order, id.clone()))
+                    .filter(|(_, record)| {
+                        filter.matches(&record.labels) || self.is(WrongJudge::NextIgnoresLabels)
+                    })
+                    .filter(|(_, record)| match self.wrong {
+                        Some(WrongJudge::NextSkipsExpired) => record.state == State::Open,
+                        Some(WrongJudge::NextLosesReleased) => record.seq <= 1,
+                        _ => true,
+                    })
+                    .map(|(id, record)| {
+                        let priority = match self.wrong {
+                            Some(WrongJudge::NextIgnoresPriority) => 0,
+                            _ => record.priority,
+                        };
+                        let order = if self.is(WrongJudge::NextByName) { 0 } else { record.order };
+                        (std::cmp::Reverse(priority), order, id.clone())
+                    })
                     .collect();
                 line.sort();
+                let gives_up = attempts > 0 && self.is(WrongJudge::NextGivesUp);
+                attempts += 1;
+                if gives_up {
+                    return Ok(Judged::Keep(Answer::NoTask));
+                }
                 for (_, _, id) in line {
+                    if self.is(WrongJudge::NextTwice)
+                        && let Some(record) = whole.tasks.get_mut(&id)
+                        && record.state == State::Claimed
+                        && record.attempts < 2
+                    {
+                        record.unclaim(State::Open);
+                    }
                     let (agent, token) = (agent.clone(), token.clone());
                     let mut claimer =
                         Claimer { id, agent, request: request.clone(), token, first_deps: None };
