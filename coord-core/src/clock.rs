@@ -114,6 +114,17 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn monotonic(&self) -> Duration;
     /// Waits.
     async fn sleep(&self, duration: Duration);
+    /// Waits until [`monotonic`](Clock::monotonic) has come to this. Unlike a `sleep` for what is left, which begins when it is first polled, it
+    /// does not wait longer if time has passed in between.
+    async fn sleep_until(&self, at: Duration) {
+        loop {
+            let left = at.saturating_sub(self.monotonic());
+            if left.is_zero() {
+                return;
+            }
+            self.sleep(left).await;
+        }
+    }
 }
 
 /// The clock of the operating system; waits with tokio's timer.
@@ -213,10 +224,14 @@ impl Clock for ManualClock {
 
     async fn sleep(&self, duration: Duration) {
         let end = self.lock().monotonic.saturating_add(duration);
+        self.sleep_until(end).await;
+    }
+
+    async fn sleep_until(&self, at: Duration) {
         loop {
             // Registered before the look, so that an advance in between is not missed.
             let moved = self.moved.notified();
-            if self.lock().monotonic >= end {
+            if self.lock().monotonic >= at {
                 return;
             }
             moved.await;

@@ -110,8 +110,7 @@ impl Hold {
             if let Some(why) = state.lost {
                 return why;
             }
-            let now = self.clock.monotonic();
-            if now >= state.deadline {
+            if self.clock.monotonic() >= state.deadline {
                 self.expire(state.deadline);
                 continue;
             }
@@ -119,7 +118,7 @@ impl Hold {
                 biased;
                 // The sender is in `self`.
                 _ = states.changed() => {}
-                () = self.clock.sleep(state.deadline - now) => {}
+                () = self.clock.sleep_until(state.deadline) => {}
             }
         }
     }

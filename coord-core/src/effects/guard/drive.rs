@@ -113,7 +113,7 @@ async fn obtain<E>(
             () = answer.closed() => return Obtained::Nobody,
             () = backoff.wait(clock) => {}
             // The last look is at the limit.
-            () = clock.sleep(left) => {}
+            () = clock.sleep_until(begin.saturating_add(limit)) => {}
         }
     }
 }
@@ -143,7 +143,7 @@ async fn outcome_of<E>(
             biased;
             () = answer.closed() => return Obtained::Nobody,
             () = backoff.wait(clock) => {}
-            () = clock.sleep(left) => {}
+            () = clock.sleep_until(begin.saturating_add(limit)) => {}
         }
         let status = match store.get(&action.key).await {
             Ok(Some(status)) => status,
@@ -219,9 +219,10 @@ struct Attempt {
 impl Attempt {
     /// Waits for the closure, for the time limit or for the caller to leave, and settles.
     async fn attend<E: fmt::Display>(self, mut acting: Acting<E>, start: &Start, mut answer: Answer<E>) {
+        let begin = self.options.clock.monotonic();
         let limited = async {
             match self.options.time_limit {
-                Some(limit) => self.options.clock.sleep(limit).await,
+                Some(limit) => self.options.clock.sleep_until(begin.saturating_add(limit)).await,
                 None => std::future::pending().await,
             }
         };

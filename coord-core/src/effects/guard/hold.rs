@@ -20,11 +20,10 @@ pub(super) async fn keep_alive(
     let clock = &*options.clock;
     let third = options.ttl / 3;
     loop {
-        let due = sent.saturating_add(third).saturating_sub(clock.monotonic());
         tokio::select! {
             biased;
             _ = hold.lost() => return,
-            () = clock.sleep(due) => {}
+            () = clock.sleep_until(sent.saturating_add(third)) => {}
         }
         // What fails for the moment is tried again quickly: there are two thirds of the ttl left, less the margin.
         let mut backoff = Backoff::new(third / 16, third / 4);

@@ -282,13 +282,12 @@ impl Inner {
             Ok(end) => micros(end).saturating_add(options.settle),
             Err(ending) => return ending,
         };
-        let wait = due.saturating_sub(now.saturating_add(clock.monotonic().saturating_sub(claimed)));
+        let at = claimed.saturating_add(due.saturating_sub(now));
+        let wait = at.saturating_sub(clock.monotonic());
         if wait > self.patience() {
             return Ending::NotYet(wait);
         }
-        if !wait.is_zero() {
-            clock.sleep(wait).await;
-        }
+        clock.sleep_until(at).await;
         let inquiry = Inquiry::new(action.clone(), claim.fence, claim.downstream_key.clone());
         if let Err(why) = within(options, probe.seal(&inquiry)).await {
             tracing::warn!(key = %action.key, why, "a resource could not be sealed");
