@@ -47,6 +47,7 @@ Examples:
   coord check plan.toml              only check the plan
   coord graph plan.toml | dot -Tsvg  draw it
   coord ls                           where the tasks stand
+  coord top                          watch them, cancel and retry with keys
   coord show test                    one task, and the end of its output
   coord add plan.toml                only add it; run it by ...
   coord worker                       ... this, in as many terminals as you like
@@ -75,6 +76,17 @@ What happens when something dies:
   its writes from newer ones: let what it writes to refuse a smaller one.
   COORD_LOG=debug shows more.";
 
+const TOP_HELP: &str = "\
+Keys:
+  Up Down k j      select a task; PageUp PageDown Home End too
+  Tab Left Right   next list, one back, one on; 1 to 8 go to it
+  e Enter          explain: who holds it, what it waits for, until when
+  c                cancel the task, after a question
+  r                retry: open a failed or cancelled task again
+  /                show only what contains a text; Esc shows all again
+  ?                help
+  q Ctrl-C         quit";
+
 /// Runs plans of tasks with many workers.
 #[derive(Debug, Parser)]
 #[command(name = "coord", version, about, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
@@ -96,6 +108,8 @@ pub(crate) enum Command {
     Add(AddArgs),
     /// List the tasks of a board
     Ls(LsArgs),
+    /// Watch a board as it changes: who runs what, what waits and why, how much gets done; cancel and retry with keys
+    Top(TopArgs),
     /// Show one task and the end of its output
     Show(ShowArgs),
     /// Check a plan, or without one the invariants of a board
@@ -270,6 +284,23 @@ pub(crate) enum StandingArg {
     Unknown,
 }
 
+/// `coord top`.
+#[derive(Debug, Args)]
+#[command(after_help = TOP_HELP)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+    /// No key changes anything on the board
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// How often the board is listed; one that takes long to list is listed less often
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Print one frame as text, and end; so it is where standard output is no terminal, too
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
 /// `coord show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
@@ -372,6 +403,14 @@ pub(crate) fn board(text: &str) -> Result<Namespace, String> {
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it as 30s, 5m or 1h"))
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if interval < Duration::from_millis(100) || interval > Duration::from_secs(3_600) {
+        return Err("an interval is from 100ms to 1h".into());
+    }
+    Ok(interval)
 }
 
 pub(crate) fn lease(text: &str) -> Result<Duration, String> {

@@ -23,8 +23,10 @@ mod run;
 mod standing;
 mod store;
 mod summary;
+mod top;
 mod worker;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Err(error) => return wrong_arguments(error),
     };
     let filter = EnvFilter::try_from_env("COORD_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = if draws(&cli.command) { EnvFilter::new("off") } else { filter };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let format = format(&cli.command);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -81,6 +84,13 @@ fn wrong_arguments(error: clap::Error) -> ExitCode {
     u8::try_from(code).unwrap_or(exit::USAGE).into()
 }
 
+/// Whether the command draws on the terminal on which it would also log.
+fn draws(command: &Command) -> bool {
+    matches!(command, Command::Top(args) if !args.once)
+        && top::no_terminal().is_none()
+        && std::io::stderr().is_terminal()
+}
+
 /// Whether these arguments, which may be wrong otherwise, ask for JSON.
 fn wants_json(args: impl Iterator<Item = std::ffi::OsString>) -> bool {
     let mut before = std::ffi::OsString::new();
@@ -99,6 +109,7 @@ async fn dispatch(command: &Command) -> Result<u8, Failure> {
         Command::Worker(args) => worker::run(args).await,
         Command::Add(args) => commands::add::run(args).await,
         Command::Ls(args) => commands::ls::run(args).await,
+        Command::Top(args) => top::run(args).await,
         Command::Show(args) => commands::show::run(args).await,
         Command::Check(args) => commands::check::run(args).await,
         Command::Graph(args) => commands::graph::run(args).await,
@@ -123,6 +134,7 @@ fn format(command: &Command) -> Format {
         Command::Worker(args) => args.board.store.format,
         Command::Add(args) => args.plan.store.format,
         Command::Ls(args) => args.board.store.format,
+        Command::Top(args) => args.board.store.format,
         Command::Show(args) => args.board.store.format,
         Command::Check(args) => args.board.store.format,
         Command::Graph(args) if args.format == GraphFormat::Json => Format::Json,

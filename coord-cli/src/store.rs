@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use coord_core::board::{AgentId, BoardAdapter, BoardOptions, ExtendedBoard, Task, TaskId};
+use coord_core::board::{AgentId, BoardAdapter, BoardError, BoardOptions, ExtendedBoard, Task, TaskId};
 use coord_core::effects::{EffectAdapter, EffectOptions, EffectStore};
-use coord_core::{Assert, Backend, Key, KeyRange, Mutation, Namespace, Prefix, Txn};
+use coord_core::{Assert, Backend, Key, KeyRange, KeySet, Mutation, Namespace, Prefix, Timestamp, Txn};
 
 use crate::failure::{Failure, chain};
 use crate::logs::Logs;
@@ -50,6 +50,7 @@ pub(crate) struct OpenBoard {
     pub(crate) board: Arc<dyn ExtendedBoard>,
     /// Where the output of its tasks is kept.
     pub(crate) logs: Logs,
+    adapter: BoardAdapter<Arc<dyn Backend>>,
 }
 
 impl Store {
@@ -126,11 +127,9 @@ impl Store {
 
     async fn open(&self, name: Namespace) -> Result<OpenBoard, Failure> {
         let backend = self.connect(&name).await?;
-        let board = BoardAdapter::open(backend, BoardOptions::default()).await.map_err(|error| {
-            Failure::from(error).context(format!("the board {name} of {} cannot be opened", self.shown()))
-        })?;
         let logs = Logs::new(self.logs.join(name.as_str()));
-        Ok(OpenBoard { name, board: Arc::new(board), logs })
+        let context = format!("the board {name} of {} cannot be opened", self.shown());
+        OpenBoard::over(backend, name, logs).await.map_err(|error| Failure::from(error).context(context))
     }
 
     /// Opens a board, and makes the store and the board if they are new.
@@ -224,9 +223,41 @@ impl Store {
 }
 
 impl OpenBoard {
+    /// The board of this namespace.
+    pub(crate) async fn over(
+        backend: Arc<dyn Backend>,
+        name: Namespace,
+        logs: Logs,
+    ) -> Result<Self, BoardError> {
+        let adapter = BoardAdapter::open(backend, BoardOptions::default()).await?;
+        Ok(OpenBoard { name, board: Arc::new(adapter.clone()), logs, adapter })
+    }
+
     /// All tasks.
     pub(crate) async fn list(&self) -> Result<Vec<Task>, Failure> {
         Ok(self.board.list().await?)
+    }
+
+    /// All tasks in pages of so many, each of an instant of its own; for a board that is too large to be listed at one.
+    pub(crate) async fn pages(&self, page: usize, most: usize) -> Result<Vec<Task>, Failure> {
+        let mut tasks = Vec::new();
+        let mut after: Option<TaskId> = None;
+        loop {
+            let mut read = self.adapter.page(after.as_ref(), page).await?;
+            tasks.append(&mut read.tasks);
+            match read.next {
+                None => return Ok(tasks),
+                Some(_) if tasks.len() >= most => {
+                    return Err(Failure::failed(format!("the board has more than {most} tasks")));
+                }
+                next => after = next,
+            }
+        }
+    }
+
+    /// The time of the store, if it has a clock.
+    pub(crate) async fn time(&self) -> Result<Option<Timestamp>, Failure> {
+        Ok(self.adapter.backend().snapshot(&KeySet::empty()).await?.store_time())
     }
 
     /// One task.
