@@ -150,15 +150,24 @@ struct World {
     excuses: BTreeMap<String, Vec<u64>>,
     /// When an attempt was given back by who had done nothing.
     returned: BTreeMap<String, Vec<u64>>,
-    /// What was reported as stored, and when.
-    stored: BTreeMap<String, (u64, Bytes)>,
-    /// When a forget of a key began.
-    forgotten: BTreeMap<String, Vec<u64>>,
+    /// What was reported as stored.
+    stored: BTreeMap<String, Stored>,
+    /// When a forget of a key began, and when it ended. What it sent may land later, but only on what it has seen.
+    forgotten: BTreeMap<String, Vec<(u64, Option<u64>)>>,
     /// Whether a purge has begun.
     purged: bool,
     /// What was refused as late, and so must be evidence.
     late: BTreeMap<String, BTreeSet<(u64, Vec<u8>)>>,
     totals: Totals,
+}
+
+/// A result that a client was told is stored.
+struct Stored {
+    /// When it was told.
+    at: u64,
+    /// When the acquire of an attempt of the same life of the key began.
+    since: u64,
+    result: Bytes,
 }
 
 struct Grant {
@@ -185,9 +194,9 @@ impl World {
     fn grant(&mut self, lease: &Lease, began: u64) -> Result<usize, Verdict> {
         let told = self.tick();
         let (key, resource) = (lease.action.key.to_string(), lease.action.resource.to_string());
-        if let Some((at, _)) = self.stored.get(&key)
-            && *at < began
-            && !self.is_forgotten(&key, *at)
+        if let Some(stored) = self.stored.get(&key)
+            && stored.at < began
+            && !self.is_forgotten(&key, stored.since)
         {
             fail!("saw {key:?} granted although its result was reported as stored");
         }
@@ -212,7 +221,9 @@ impl World {
         if let Some(last) = self.grants.iter().rev().find(|grant| grant.key == key) {
             let from = last.began;
             ensure!(
-                within(self.excuses.get(&key), from) || within(self.returned.get(&key), from),
+                within(self.excuses.get(&key), from)
+                    || within(self.returned.get(&key), from)
+                    || self.is_forgotten(&key, from),
                 "saw {key:?} granted again without a ruling, a forget or an abandon in between (executed: {})",
                 last.executed
             );
@@ -237,7 +248,10 @@ impl World {
                 .excuses
                 .get(&key)
                 .is_some_and(|times| times.iter().any(|time| (first..=second).contains(time)));
-            ensure!(excused, "saw a second execution of {key:?} without a ruling or a forget in between");
+            ensure!(
+                excused || self.is_forgotten(&key, first),
+                "saw a second execution of {key:?} without a ruling or a forget in between"
+            );
         }
         let _ = now;
         self.grants[index].executed = true;
@@ -245,19 +259,30 @@ impl World {
         Ok(())
     }
 
+    /// A forget has ended, whatever came of it: what it sent rests on what was there before.
+    fn end_forget(&mut self, forget: Option<(String, usize)>) {
+        let now = self.tick();
+        let Some((key, place)) = forget else { return };
+        if let Some(time) = self.forgotten.get_mut(&key).and_then(|times| times.get_mut(place)) {
+            time.1 = Some(now);
+        }
+    }
+
     fn excuse(&mut self, key: &str) {
         let now = self.tick();
         self.excuses.entry(key.to_owned()).or_default().push(now);
     }
 
+    /// Whether a life of the key that began no earlier than this may be over.
     fn is_forgotten(&self, key: &str, since: u64) -> bool {
-        self.forgotten.get(key).is_some_and(|times| times.iter().any(|time| *time >= since))
+        let times = self.forgotten.get(key);
+        times.is_some_and(|times| times.iter().any(|(_, end)| end.is_none_or(|end| end >= since)))
     }
 
     /// What a read that began then was told of a key that may be stored.
     fn told(&self, key: &str, began: u64, replay: Option<&Replay>, shown: &str) -> Outcome {
-        let Some((at, result)) = self.stored.get(key) else { return Ok(()) };
-        if *at >= began || self.is_forgotten(key, *at) {
+        let Some(Stored { at, since, result }) = self.stored.get(key) else { return Ok(()) };
+        if *at >= began || self.is_forgotten(key, *since) {
             return Ok(());
         }
         match replay {
@@ -276,6 +301,8 @@ struct Hand {
     /// Leases of before: paused holders that may come back.
     old: Vec<(Lease, usize)>,
     right: Option<Reconciliation>,
+    /// The forget that is under way, by its place among those of its key.
+    forgetting: Option<(String, usize)>,
 }
 
 struct Client {
@@ -361,8 +388,11 @@ async fn history(cx: &Context, handles: &[Arc<dyn Backend>], run: u64) -> Result
                     Some(outcome) => outcome,
                     None => {
                         // It is dead, and somebody else is in its place who knows nothing.
-                        *client.hand.lock().unwrap_or_else(PoisonError::into_inner) = Hand::default();
-                        lock(world).totals.crashes += 1;
+                        let hand =
+                            std::mem::take(&mut *client.hand.lock().unwrap_or_else(PoisonError::into_inner));
+                        let mut world = lock(world);
+                        world.end_forget(hand.forgetting);
+                        world.totals.crashes += 1;
                         Ok(())
                     }
                 }
@@ -446,9 +476,18 @@ async fn turn(client: &Client, world: &Mutex<World>, random: &mut StdRng) -> Out
         }
         17 if random.random_ratio(1, 3) => {
             let now = lock(world).tick();
-            lock(world).forgotten.entry(name.clone()).or_default().push(now);
+            let place = {
+                let mut world = lock(world);
+                let times = world.forgotten.entry(name.clone()).or_default();
+                times.push((now, None));
+                times.len() - 1
+            };
+            hand().forgetting = Some((name.clone(), place));
             lock(world).excuse(&name);
-            match client.store.forget(&action.key).await {
+            let answer = client.store.forget(&action.key).await;
+            let forgetting = hand().forgetting.take();
+            lock(world).end_forget(forgetting);
+            match answer {
                 Ok(()) | Err(EffectError::NeverAcquired { .. } | EffectError::NotSettled { .. }) => Ok(()),
                 Err(error) if is_trouble(&error) => Ok(()),
                 Err(error) => Err(error.into()),
@@ -553,16 +592,18 @@ async fn finish(client: &Client, world: &Mutex<World>, lease: &Lease, index: usi
             world.told(&name, began, Some(&kept.replay), &format!("{kept:?}"))?;
             if let Some(kept) = kept.result() {
                 let now = world.tick();
-                if !world.is_forgotten(&name, began) {
-                    world.stored.insert(name, (now, kept.clone()));
+                let since = world.grants[index].began;
+                if !world.is_forgotten(&name, since) {
+                    world.stored.insert(name, Stored { at: now, since, result: kept.clone() });
                 }
             }
             Ok(())
         }
         Err(EffectError::FenceStale { .. } | EffectError::AttemptJudged { .. }) => {
             let mut world = lock(world);
-            if !world.is_forgotten(&name, began) {
-                world.late.entry(name).or_default().insert((began, result.to_vec()));
+            let since = world.grants[index].began;
+            if !world.is_forgotten(&name, since) {
+                world.late.entry(name).or_default().insert((since, result.to_vec()));
                 world.totals.evidence += 1;
             }
             Ok(())
