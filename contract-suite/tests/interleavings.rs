@@ -1,9 +1,11 @@
-//! The board above the memory backend, under a scheduler that decides at every point between its snapshots and transactions which
+//! The board and the side-effect store above the memory backend, under a scheduler that decides at every point between its snapshots and transactions which
 //! client goes on: by chance, and by few but ill-timed preemptions (PCT).
 //!
 //! Every failure prints its schedule. `COORD_SCHEDULE=<schedule> cargo test -p contract-suite --test interleavings <name>` replays it,
 //! `COORD_SUITE_SEED` starts from another seed, and `COORD_SCHEDULES` sets how many schedules each scheduler tries.
 
+#[path = "interleavings/effects.rs"]
+mod effects;
 #[path = "interleavings/scenarios.rs"]
 mod scenarios;
 #[path = "interleavings/world.rs"]
@@ -54,40 +56,49 @@ fn explore(scenario: Scenario) {
 }
 
 macro_rules! scenarios {
-    ($($name:ident),* $(,)?) => {
+    ($($module:ident::$name:ident),* $(,)?) => {
         $(
             #[test]
             fn $name() {
-                explore(|world| Box::pin(scenarios::$name(world)));
+                explore(|world| Box::pin($module::$name(world)));
             }
         )*
 
-        const ALL: &[(&str, Scenario)] = &[$((stringify!($name), |world| Box::pin(scenarios::$name(world)))),*];
+        const ALL: &[(&str, Scenario)] = &[$((stringify!($name), |world| Box::pin($module::$name(world)))),*];
     };
 }
 
 scenarios! {
-    one_winner,
-    fences_grow,
-    fences_survive_removal,
-    no_lost_completion,
-    no_cycle_of_two,
-    no_cycle_of_plans,
-    dependency_completes_during_claim,
-    dependencies_edited_during_claim,
-    takeover_against_complete,
-    takeover_against_renew,
-    revoke_against_complete,
-    revoke_against_next_claim,
-    remove_against_add,
-    remove_against_claim,
-    one_definition,
-    claim_next_shares_out,
-    lost_claim,
-    lost_release,
-    lost_complete,
-    lost_remove,
-    lost_add,
+    scenarios::one_winner,
+    scenarios::fences_grow,
+    scenarios::fences_survive_removal,
+    scenarios::no_lost_completion,
+    scenarios::no_cycle_of_two,
+    scenarios::no_cycle_of_plans,
+    scenarios::dependency_completes_during_claim,
+    scenarios::dependencies_edited_during_claim,
+    scenarios::takeover_against_complete,
+    scenarios::takeover_against_renew,
+    scenarios::revoke_against_complete,
+    scenarios::revoke_against_next_claim,
+    scenarios::remove_against_add,
+    scenarios::remove_against_claim,
+    scenarios::one_definition,
+    scenarios::claim_next_shares_out,
+    scenarios::lost_claim,
+    scenarios::lost_release,
+    scenarios::lost_complete,
+    scenarios::lost_remove,
+    scenarios::lost_add,
+    effects::one_grant,
+    effects::one_holder,
+    effects::expiry_against_renew,
+    effects::expiry_against_complete,
+    effects::ruling_against_complete,
+    effects::lost_acquire,
+    effects::lost_completion,
+    effects::lost_ruling,
+    effects::forget_against_acquire,
 }
 
 /// Keeps the schedule that is tried.

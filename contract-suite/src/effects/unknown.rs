@@ -10,7 +10,8 @@ use coord_core::layer::{Cell, When};
 use coord_core::{Clock, SystemClock};
 use rand::seq::SliceRandom as _;
 
-use super::plays::{Actor, Answer, Ending, Known, Op, Order, SCENES, Scene, Theatre, known, refusal};
+use super::plays::{Actor, Answer, Ending, Known, Op, Order, Theatre, known, refusal};
+use super::repertoire::{SCENES, Scene};
 use super::stage::Place;
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
 use crate::context::Context;

@@ -6,6 +6,8 @@ wrong_judges! {
     /// A way in which [`OneKeyEffects`](super::OneKeyEffects) judges wrongly.
     WrongEffects:
 
+    /// Every completion says that it may have been done twice.
+    AlwaysMaybeTwice => "E01",
     /// The fence moves by two.
     FenceByTwo => "E01",
     /// A grant answers one fence and stores another.
@@ -30,6 +32,8 @@ wrong_judges! {
     AcquireUnasserted => "E04",
     /// Two actions may hold one resource.
     ResourceNotHeld => "E04",
+    /// Nobody may look into a lapsed action before somebody has written it down.
+    LapsedNotReconciled => "E05",
     /// An expired attempt is granted again.
     LapsedGrantedAgain => "E05",
     /// A released attempt is granted again.
@@ -66,6 +70,14 @@ wrong_judges! {
     RepeatWrites => "E08",
     /// A late result that differs does not say that it may have been done twice.
     LateResultNotDoubted => "E08",
+    /// When no other attempt fits, the oldest one is dropped, though it was ruled.
+    OldestDropped => "E09.many",
+    /// Abandoned attempts are remembered until no other one fits.
+    AbandonedFillUp => "E09.many",
+    /// A new attempt drops what is known of the earlier ones.
+    RuledAttemptsDropped => "E09",
+    /// A ruling leaves the doubt of late evidence.
+    DoubtOutlivesRuling => "E09",
     /// A completion counts although a newer attempt was granted.
     CompleteAfterNewer => "E09",
     /// Late evidence stops a newer attempt that is under way.
@@ -84,6 +96,8 @@ wrong_judges! {
     LeaseFenceNotCompared => "E11",
     /// The key for downstream shows the token.
     TokenInDownstreamKey => "E11.secrets",
+    /// The fifth piece of evidence and later ones count for nothing.
+    FifthIgnored => "E12",
     /// Late results are dropped.
     EvidenceDropped => "E12",
     /// Of late results only length and digest are kept.
@@ -94,6 +108,8 @@ wrong_judges! {
     CompleteAfterJudged => "E12",
     /// An attempt may complete although the resource was granted to another action since.
     CompleteAfterOther => "E12",
+    /// Only a live attempt may mark.
+    MarkOnlyLive => "E13",
     /// A mark withdraws the intent first and writes the doubt second.
     MarkInTwo => "E13",
     /// A repeated mark is a new episode.
@@ -106,6 +122,10 @@ wrong_judges! {
     LateReleaseFrees => "E14",
     /// A late abandon of an old attempt frees the newer one's resource.
     LateAbandonFrees => "E14",
+    /// A repeated release is refused.
+    ReleaseTwiceRefused => "E15",
+    /// What was marked cannot be abandoned by its own attempt.
+    AbandonUncertainRefused => "E15",
     /// A release frees the action too.
     ReleaseFreesKey => "E15",
     /// An abandon leaves the resource held.
@@ -202,6 +222,10 @@ wrong_judges! {
     OwnAttemptUnchecked => "E26",
     /// An acquire's own attempt that is found too late is left standing.
     OwnAttemptLeft => "E26",
+    /// A lapsed attempt is listed as under way.
+    LapsedListedInFlight => "E27.lists",
+    /// Purging leaves the payload of evidence.
+    PurgeKeepsEvidence => "E27",
     /// Payloads are purged before their time.
     PurgeEarly => "E27",
     /// Purging drops the verdict with the payload.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use coord_core::board::{AgentId, BoardAdapter, BoardOptions, Outcome, Task, TaskId, TaskSpec, check};
 use coord_core::board::{Board as _, ExtendedBoard as _};
+use coord_core::effects::{EffectAdapter, EffectOptions};
 use coord_core::{
     Backend, BackendError, Clock, ErrorKind, Key, KeyRange, KeySet, Namespace, Operation, Snapshot,
     Timestamp, Txn, TxnOutcome,
@@ -158,6 +159,7 @@ pub(crate) struct World {
 }
 
 pub(crate) type Client = BoardAdapter<Box<dyn Backend>>;
+pub(crate) type Effects = EffectAdapter<Box<dyn Backend>>;
 
 impl World {
     /// An empty store.
@@ -196,6 +198,31 @@ impl World {
         let losses = [Loss::NotApplied, Loss::Applied, Loss::Later, Loss::Twice];
         let loss = Some((random.gen_range(0..2), losses[random.gen_range(0..losses.len())]));
         self.client(Box::new(self.stepped(loss))).await
+    }
+
+    async fn effects_on(&self, backend: Box<dyn Backend>) -> Effects {
+        let options = EffectOptions::default().clock(self.clock.clone());
+        EffectAdapter::open(backend, options).await.expect("a side-effect store can be opened")
+    }
+
+    /// A side-effect store whose calls are no points: to prepare, and to look at the end.
+    pub(crate) async fn still_effects(&self) -> Effects {
+        self.effects_on(Box::new(self.open())).await
+    }
+
+    /// A side-effect store whose calls are points.
+    pub(crate) async fn effects(&self) -> Effects {
+        self.effects_on(Box::new(self.stepped(None))).await
+    }
+
+    /// A side-effect store one of whose first transactions may be lost; the schedule says which and how.
+    pub(crate) async fn unlucky_effects(&self) -> Effects {
+        let mut random = shuttle::rand::thread_rng();
+        let losses = [Loss::NotApplied, Loss::Applied, Loss::Later, Loss::Twice];
+        // Made beforehand, so that none of the lost ones is that of opening it.
+        drop(self.still_effects().await);
+        let loss = Some((random.gen_range(0..2), losses[random.gen_range(0..losses.len())]));
+        self.effects_on(Box::new(self.stepped(loss))).await
     }
 
     /// Time passes, at a point of its own.

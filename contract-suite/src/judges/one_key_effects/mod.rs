@@ -1,6 +1,7 @@
 //! The whole side-effect store as one JSON value under one key.
 
 mod attempt;
+mod completion;
 mod operators;
 mod record;
 mod ruling;

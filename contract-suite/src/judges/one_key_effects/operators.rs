@@ -55,7 +55,10 @@ impl OneKeyEffects {
         let after = |key: &ActionKey| filter.after.as_ref().is_none_or(|after| key > after);
         let mut rest = read.whole.actions.iter().filter(|(key, _)| after(key));
         for (key, record) in rest.by_ref().take(filter.limit) {
-            let status = self.shown(&read.whole, record, read.time);
+            let mut status = self.shown(&read.whole, record, read.time);
+            if status.state == ActionState::Lapsed && self.is(WrongEffects::LapsedListedInFlight) {
+                status.state = ActionState::InFlight;
+            }
             if filter.wants(status.state, read.time.now.saturating_since(status.since))
                 || self.is(WrongEffects::ListIgnoresAge) && filter.states.contains(&status.state)
             {
@@ -127,7 +130,9 @@ impl OneKeyEffects {
         }
         for late in &mut record.evidence {
             whole.drop_payload(&late.payload);
-            late.payload = Payload::NotKept;
+            if !self.is(WrongEffects::PurgeKeepsEvidence) {
+                late.payload = Payload::NotKept;
+            }
         }
         record.note(time.now, TransitionKind::Purged, &self.agent, fence, &Note::default());
         whole.actions.insert(key.clone(), record);

@@ -30,7 +30,7 @@ impl OneKeyEffects {
             self.check_action(whole, record, action, time)?;
             match whole.state(record, time) {
                 ActionState::Uncertain => {}
-                ActionState::Lapsed => {
+                ActionState::Lapsed if !self.is(WrongEffects::LapsedNotReconciled) => {
                     self.lapse(whole, time, action);
                     return Ok(Judged::WriteFirst);
                 }
@@ -169,7 +169,8 @@ impl OneKeyEffects {
                 attempt.verdict = Verdict::Ruled(kind);
             }
         }
-        record.maybe_applied = kind == RulingKind::AllowRetry && !self.is(WrongEffects::RetryNotDoubted);
+        let doubt = kind == RulingKind::AllowRetry && !self.is(WrongEffects::RetryNotDoubted);
+        record.maybe_applied = doubt || record.maybe_applied && self.is(WrongEffects::DoubtOutlivesRuling);
         record.rulings.retain(|(ruled, ..)| *ruled != count);
         record.rulings.push((count, kind, time.now));
         let transition = match kind {
