@@ -58,11 +58,9 @@ fn killed() -> impl Iterator<Item = (WrongEffects, &'static str)> {
     alone.chain([
         (WrongEffects::LapsedGrantedAgain, "E26.histories"),
         (WrongEffects::ReleasedGrantedAgain, "E26.histories"),
-        (WrongEffects::SecondResultOverwrites, "E26.histories"),
         (WrongEffects::EvidenceDropped, "E26.histories"),
         (WrongEffects::AcquireUnasserted, "E26.histories"),
         (WrongEffects::UnknownIsApplied, "E26.histories"),
-        (WrongEffects::ForgetOpen, "E26.histories"),
         (WrongEffects::AcquireUnasserted, "E30"),
         (WrongEffects::LapsedGrantedAgain, "E30.killed"),
         (WrongEffects::MarkInTwo, "E30.killed"),

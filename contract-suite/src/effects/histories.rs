@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coord_core::effects::{
     Action, ActionState, EffectError, EffectStore, Lease, Outcome as Acquired, PurgeRequest, Reconciliation,
-    Replay, Resolution, RulingKind, result_digest,
+    Resolution, RulingKind, result_digest,
 };
 use coord_core::layer::{Cell, Faults};
 use coord_core::{

@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use coord_core::Bytes;
-use coord_core::effects::{
-    ActionState, EffectError, Outcome as Acquired, PurgeRequest, Replay, TransitionKind, limits,
-    result_digest,
-};
+use coord_core::effects::{ActionState, EffectError, Outcome as Acquired, TransitionKind};
 use coord_core::layer::When;
 
 use super::scenes::{Past, occupy, reach};
-use super::stage::{Place, Seat, Stage, TICK, TTL, alone, on, resource, stores};
+use super::stage::{Place, Stage, TICK, TTL, alone, on};
 use crate::clause::{Clause, Layer, Needs, Outcome, VerdictContext};
 use crate::context::Context;
 use crate::{ensure, ensure_eq, ensure_matches, fail};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coord_core::effects::{
-    ActionState, EffectError, Episode, ListFilter, Outcome as Acquired, PurgeRequest, Resolution, RulingKind,
+    ActionState, EffectError, Episode, Outcome as Acquired, PurgeRequest, Resolution, RulingKind,
     TransitionKind,
 };
 use coord_core::layer::When;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use coord_core::effects::{
-    Action, ActionState, Completed, EffectError, EffectVerb, Episode, Holder, Lease, Note, Outcome, Replay,
-    TransitionKind, Uncertain, limits, result_digest,
+    Action, ActionState, EffectError, EffectVerb, Episode, Holder, Lease, Note, Outcome, TransitionKind,
+    Uncertain, limits,
 };
-use coord_core::{Bytes, Timestamp, Token};
+use coord_core::{Timestamp, Token};
 
-use super::record::{Attempt, Done, Held, Hold, Late, Payload, Record, Stored, Time, Verdict, Whole};
+use super::record::{Attempt, Held, Hold, Record, Stored, Time, Verdict, Whole};
 use super::{Call, Found, Judged, OneKeyEffects, WrongEffects, check_ttl, end};
 
 /// What one judgement of an acquire comes to.
