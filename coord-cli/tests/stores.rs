@@ -222,6 +222,12 @@ fn two_hosts(_: &Runtime, server: &Server) -> Done {
     };
     assert!(check(&["run", "plan.toml"]).expect(0).out.contains("are done already, nothing to run"));
     assert!(check(&["check"]).expect(0).out.contains("nothing wrong"));
+    let top = check(&["top", "--format", "json"]).expect(0).json();
+    assert_eq!(
+        (&top["counts"]["done"], &top["running"]),
+        (&tasks.len().into(), &serde_json::json!([])),
+        "{top}"
+    );
     check(&["remove", "--all"]).expect(0);
     Ok(Ok(()))
 }

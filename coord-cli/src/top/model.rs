@@ -6,7 +6,7 @@ use std::time::Duration;
 use coord_core::Timestamp;
 use coord_core::board::{Task, TaskId};
 
-use super::work::Work;
+use super::work::{Who, Work, Worker};
 use crate::standing::{Counts, Standing, standings};
 
 /// The lists between which one switches.
@@ -271,7 +271,19 @@ impl Model {
 
     /// How many rows the list has, filtered.
     pub(crate) fn len(&self) -> usize {
-        if self.tab == Tab::Workers { self.work.workers().count() } else { self.rows.len() }
+        if self.tab == Tab::Workers { self.workers().len() } else { self.rows.len() }
+    }
+
+    /// The workers, the fastest first; filtered where they are the list that is shown.
+    pub(crate) fn workers(&self) -> Vec<(&Who, &Worker)> {
+        let needle = if self.tab == Tab::Workers { self.filter.to_lowercase() } else { String::new() };
+        let mut workers: Vec<(&Who, &Worker)> = self
+            .work
+            .workers()
+            .filter(|(who, _)| needle.is_empty() || who.to_string().to_lowercase().contains(&needle))
+            .collect();
+        workers.sort_by(|(a, x), (b, y)| (y.done(), y.holds, a).cmp(&(x.done(), x.holds, b)));
+        workers
     }
 
     /// How many tasks or workers are in a list, unfiltered.

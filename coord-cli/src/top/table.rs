@@ -136,7 +136,7 @@ pub(crate) fn table(
     }
     let room = usize::from(area.height) - 1;
     let rows: Vec<Vec<Cell>> = if tab == Tab::Workers {
-        workers(model).into_iter().skip(from).take(room).map(|row| worker(model, row)).collect()
+        model.workers().into_iter().skip(from).take(room).map(|row| worker(model, row)).collect()
     } else {
         model.rows.iter().skip(from).take(room).map(|index| cells(model, tab, &model.tasks[*index])).collect()
     };
@@ -214,18 +214,6 @@ pub(crate) fn put(buf: &mut Buffer, x: u16, y: u16, text: &str, width: u16, righ
 /// A color, if there are any.
 pub(crate) fn colored(model: &Model, color: Color) -> Style {
     if model.colors { Style::new().fg(color) } else { Style::new() }
-}
-
-/// The workers, the fastest first.
-pub(crate) fn workers(model: &Model) -> Vec<(&Who, &Worker)> {
-    let needle = model.filter.to_lowercase();
-    let mut workers: Vec<(&Who, &Worker)> = model
-        .work
-        .workers()
-        .filter(|(who, _)| model.tab != Tab::Workers || who.to_string().to_lowercase().contains(&needle))
-        .collect();
-    workers.sort_by(|(a, x), (b, y)| (y.done(), y.holds, a).cmp(&(x.done(), x.holds, b)));
-    workers
 }
 
 fn worker(model: &Model, (who, worker): (&Who, &Worker)) -> Vec<Cell> {

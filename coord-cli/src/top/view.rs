@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::explain::{brief, explain};
 use super::model::{Mode, Model, Tab};
-use super::table::{colored, pace, put, table, workers};
+use super::table::{colored, pace, put, table};
 use super::work::WINDOW;
 use crate::output;
 
@@ -189,7 +189,7 @@ fn body(model: &Model, area: Rect, buf: &mut Buffer) {
         table(model, model.tab, first, Some(model.cursor), list, buf);
     }
     table(model, Tab::Workers, 0, None, below, buf);
-    let hidden = workers(model).len().saturating_sub(usize::from(below.height.saturating_sub(1)));
+    let hidden = model.workers().len().saturating_sub(usize::from(below.height.saturating_sub(1)));
     if !below.is_empty() && hidden > 0 {
         let text = format!("… and {hidden} more: press 8");
         put(buf, below.x, below.y - 1, &text, below.width, false, Style::new().add_modifier(Modifier::DIM));

@@ -256,6 +256,11 @@ fn a_filter_shows_only_what_contains_it() {
     keys(&mut model, "8");
     let shown = wide(&mut model);
     assert!(shown.contains("host:8") && !shown.contains("host:7"), "{shown}");
+    keys(&mut model, "/0");
+    assert_eq!((model.len(), model.cursor), (0, 0));
+    assert!(wide(&mut model).contains("nothing in this list contains \"host:80\""));
+    press(&mut model, KeyCode::Esc);
+    assert_eq!((model.filter.as_str(), model.len()), ("host:8", 1));
     keys(&mut model, "/");
     for _ in 0..500 {
         key(&mut model, 'x');
