@@ -9,6 +9,7 @@ use coord_core::{BackendError, ErrorKind};
 use serde_json::{Value, json};
 
 use crate::diagnose::PlanError;
+use crate::output::clean;
 
 /// The exit codes of the command; `--help` explains them.
 pub(crate) mod exit {
@@ -99,10 +100,11 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.plan {
             Some(plan) => write!(f, "{plan}")?,
-            None => writeln!(f, "error: {}", self.message)?,
+            // Names, reasons and what a store says come from others, and must do nothing to the terminal.
+            None => writeln!(f, "error: {}", clean(&self.message))?,
         }
         for help in &self.help {
-            writeln!(f, "  = help: {help}")?;
+            writeln!(f, "  = help: {}", clean(help))?;
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ impl EffectStoreArgs {
         let mut options = String::new();
         let from_environment = std::env::var("COORD_STORE").is_ok_and(|store| store == self.store);
         if self.store != DEFAULT_STORE && !from_environment {
-            options.push_str(&format!(" --store '{}'", coord_connect::redact(&self.store)));
+            options.push_str(&format!(" --store {}", super::word(&coord_connect::redact(&self.store))));
         }
         if self.namespace.as_str() != EFFECTS {
             options.push_str(&format!(" --namespace {}", self.namespace));

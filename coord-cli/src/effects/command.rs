@@ -9,7 +9,7 @@ use coord_core::Clock;
 use coord_core::effects::RunContext;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::kept::{Kept, Stream};
@@ -22,6 +22,10 @@ const TERMINATION: Duration = Duration::from_secs(2);
 const OUTPUT_END: Duration = Duration::from_secs(1);
 /// The shortest time between two words to the guard process.
 const WORD: Duration = Duration::from_millis(100);
+/// How many pieces of output, of at most 16 KiB each, may wait for whoever reads them before the command has to.
+const AHEAD: usize = 64;
+/// How much output may wait once the command has ended: more than the pipe can still hold.
+const LATE: usize = 4 * 1_024 * 1_024;
 
 /// A command, and how long it may take.
 #[derive(Clone, Debug)]
@@ -29,8 +33,45 @@ pub(crate) struct Command {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) timeout: Option<Duration>,
-    /// Whether its output is shown as it comes.
-    pub(crate) shown: bool,
+    /// Where its output is shown as it comes, if it is.
+    pub(crate) shown: Option<Showing>,
+}
+
+/// Output that is being shown. Whoever reads it may take as long as they like: it is written by threads of its own, so that the lease is kept
+/// alive and the result recorded meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Showing(Arc<Mutex<Vec<JoinHandle<()>>>>);
+
+impl Showing {
+    fn start(&self, to: To) -> mpsc::Sender<Vec<u8>> {
+        let (shown, mut to_show) = mpsc::channel::<Vec<u8>>(AHEAD);
+        self.add(tokio::task::spawn_blocking(move || {
+            while let Some(bytes) = to_show.blocking_recv() {
+                let written = match to {
+                    To::Stdout => show(&mut io::stdout().lock(), &bytes),
+                    To::Stderr => show(&mut io::stderr().lock(), &bytes),
+                };
+                if written.is_err() {
+                    // Whoever read it went away; it is still kept.
+                    return;
+                }
+            }
+        }));
+        shown
+    }
+
+    fn add(&self, task: JoinHandle<()>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+    }
+
+    /// Waits until all of it is written.
+    pub(crate) async fn end(&self) {
+        loop {
+            let task = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some(task) = task else { return };
+            let _ = task.await;
+        }
+    }
 }
 
 /// How a command ended.
@@ -83,8 +124,16 @@ impl Command {
             return End::NotStarted(format!("the guard of the command is gone: {error}"));
         }
         let streams = [Arc::new(Mutex::new(Stream::default())), Arc::new(Mutex::new(Stream::default()))];
-        let out = tokio::spawn(copy(started.output, streams[0].clone(), self.shown.then_some(To::Stdout)));
-        let err = tokio::spawn(copy(started.errors, streams[1].clone(), self.shown.then_some(To::Stderr)));
+        // It may have taken long to get here. From the word on it is being done.
+        if context.is_lost() {
+            return End::NotStarted("its lease was lost before it was started".to_owned());
+        }
+        if *stop.borrow() {
+            return End::NotStarted("coord was stopped by a signal before it was started".to_owned());
+        }
+        let (over, is_over) = watch::channel(false);
+        let out = self.copy(started.output, &streams[0], To::Stdout, &is_over);
+        let err = self.copy(started.errors, &streams[1], To::Stderr, &is_over);
         if let Err(error) = started.word.go().await {
             tracing::debug!(%error, "the shell ended before it was told to go");
         }
@@ -123,6 +172,7 @@ impl Command {
         if let Err(error) = guard.done() {
             tracing::warn!(%error, "the guard of the command is gone");
         }
+        over.send_replace(true);
         end_output(clock, [out, err]).await;
         let [stdout, stderr] = streams.map(|stream| take(&stream).finish());
         match why {
@@ -147,20 +197,26 @@ async fn until(clock: &dyn Clock, end: Option<Duration>) {
     }
 }
 
-async fn end_output(clock: &dyn Clock, copies: [JoinHandle<()>; 2]) {
-    let aborts = copies.each_ref().map(JoinHandle::abort_handle);
+/// A stream that is being read to its end.
+struct Reading {
+    ended: oneshot::Receiver<()>,
+    abort: oneshot::Sender<()>,
+}
+
+async fn end_output(clock: &dyn Clock, streams: [Reading; 2]) {
+    let (ends, aborts): (Vec<_>, Vec<_>) = streams.into_iter().map(|one| (one.ended, one.abort)).unzip();
     let ends = async {
-        for copy in copies {
-            let _ = copy.await;
+        for end in ends {
+            let _ = end.await;
         }
     };
     tokio::select! {
         () = ends => {}
         () = clock.sleep(OUTPUT_END) => {
             tracing::warn!("a process that left its group still holds the output of the command");
-            aborts.iter().for_each(tokio::task::AbortHandle::abort);
         }
     }
+    drop(aborts);
 }
 
 #[derive(Clone, Copy)]
@@ -173,8 +229,49 @@ fn take(stream: &Mutex<Stream>) -> Stream {
     std::mem::take(&mut *stream.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Copies a stream, and shows it as it comes. It is read to its end whatever becomes of that, so that the command never blocks.
-async fn copy(mut from: pipe::Receiver, stream: Arc<Mutex<Stream>>, mut to: Option<To>) {
+impl Command {
+    fn copy(
+        &self,
+        from: pipe::Receiver,
+        stream: &Arc<Mutex<Stream>>,
+        to: To,
+        over: &watch::Receiver<bool>,
+    ) -> Reading {
+        let (end, ended) = oneshot::channel();
+        let (abort, aborted) = oneshot::channel::<()>();
+        let (stream, over) = (stream.clone(), over.clone());
+        let mut to = self.shown.as_ref().map(|showing| showing.start(to));
+        let task = tokio::spawn(async move {
+            let mut late = Vec::new();
+            tokio::select! {
+                biased;
+                () = copy(from, &stream, &mut to, &mut late, over) => {}
+                _ = aborted => {}
+            }
+            let _ = end.send(());
+            if let Some(to) = to
+                && !late.is_empty()
+            {
+                let _ = to.send(late).await;
+            }
+        });
+        if let Some(showing) = &self.shown {
+            showing.add(task);
+        }
+        Reading { ended, abort }
+    }
+}
+
+/// Copies a stream, and has it shown as it comes. It is read to its end also if nobody reads what is shown any more. While the command runs, it
+/// waits for a reader that is slow, as it would without us; what is left when it has ended is read at once, and what could not be shown yet
+/// is put into `late`.
+async fn copy(
+    mut from: pipe::Receiver,
+    stream: &Mutex<Stream>,
+    to: &mut Option<mpsc::Sender<Vec<u8>>>,
+    late: &mut Vec<u8>,
+    mut over: watch::Receiver<bool>,
+) {
     let mut buffer = vec![0; 16 * 1_024];
     loop {
         let read = match from.read(&mut buffer).await {
@@ -186,14 +283,25 @@ async fn copy(mut from: pipe::Receiver, stream: Arc<Mutex<Stream>>, mut to: Opti
             }
         };
         stream.lock().unwrap_or_else(PoisonError::into_inner).write(read);
-        let shown = match to {
-            Some(To::Stdout) => show(&mut io::stdout().lock(), read),
-            Some(To::Stderr) => show(&mut io::stderr().lock(), read),
-            None => Ok(()),
-        };
-        if shown.is_err() {
-            // Whoever read it went away; it is still kept.
-            to = None;
+        let Some(shown) = to.clone() else { continue };
+        if late.is_empty() {
+            let room = tokio::select! {
+                biased;
+                room = shown.reserve() => Some(room),
+                // A sender that is gone is the end of the command too.
+                _ = over.wait_for(|over| *over) => None,
+            };
+            match room {
+                Some(Ok(room)) => room.send(read.to_vec()),
+                Some(Err(_)) => *to = None,
+                None => late.extend_from_slice(read),
+            }
+        } else if late.len() < LATE {
+            late.extend_from_slice(read);
+        } else if shown.send(std::mem::take(late)).await.is_ok() {
+            late.extend_from_slice(read);
+        } else {
+            *to = None;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use coord_core::effects::{
@@ -13,15 +14,33 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::args::{EffectStoreArgs, OnceArgs};
-use super::command::{Command, End, find_program, show};
+use super::command::{Command, End, Showing, find_program, show};
 use super::kept::Kept;
-use super::variables;
+use super::{variables, with_key};
 use crate::control::Signals;
 use crate::failure::{Failure, chain, exit};
 use crate::output::{self, Format};
+use crate::store::Effects;
 
 /// How long is waited if nothing is said: until whoever is at it ends.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3_600);
+/// How long the end waits until an attempt that was not begun is taken back.
+const WITHDRAWAL: Duration = Duration::from_secs(5);
+/// How long the end waits for whoever reads the output, after a signal.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
+
+/// Whether the command is started or the run stopped before, decided exactly once.
+#[derive(Debug, Default)]
+struct Begin(AtomicU8);
+
+impl Begin {
+    const STARTED: u8 = 1;
+    const STOPPED: u8 = 2;
+
+    fn decide(&self, what: u8) -> bool {
+        self.0.compare_exchange(0, what, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
 
 /// What the command said if it left nothing that is kept.
 #[derive(Debug)]
@@ -53,19 +72,23 @@ pub(crate) async fn run(args: &OnceArgs) -> Result<u8, Failure> {
         Some(wait) => Wait::ForTurn(wait),
         None => Wait::ForTurn(FOR_EVER),
     });
+    let showing = Showing::default();
     let command = Command {
         argv: args.command.clone(),
         env: Vec::new(),
         timeout: args.timeout,
-        shown: args.store.format == Format::Text,
+        shown: (args.store.format == Format::Text).then(|| showing.clone()),
     };
     let (uncertain, abandon) = (args.uncertain_exit.clone(), args.abandon_exit.clone());
-    let (started, has_started) = watch::channel(false);
+    let begin = Arc::new(Begin::default());
+    let begin_or_stop = begin.clone();
     let (act_stop, act_clock) = (stop.clone(), clock.clone());
     let key = action.key.clone();
     let run = effects.run(action, options, move |context| async move {
         let command = with_variables(command, &context).await?;
-        started.send_replace(true);
+        if !begin.decide(Begin::STARTED) {
+            return Err(Told::NotApplied(Why::Text("stopped by a signal".to_owned())));
+        }
         match command.run(&context, &*act_clock, act_stop).await {
             End::Exited(kept) if abandon.contains(&kept.exit) => Err(Told::NotApplied(Why::Exit(kept))),
             End::Exited(kept) if uncertain.contains(&kept.exit) => Err(Told::Unknown(Why::Exit(kept))),
@@ -76,12 +99,23 @@ pub(crate) async fn run(args: &OnceArgs) -> Result<u8, Failure> {
     });
     let mut stop_waiting = stop;
     let outcome = tokio::select! {
-        outcome = run => outcome.map_err(of_coord)?,
+        outcome = run => Some(outcome),
         // Once the command has started, it is told to stop, and what came of it is settled.
-        () = stopped_before(&mut stop_waiting, has_started) => {
-            return Err(Failure::failed("stopped by a signal before the command was started").with_code(exit::INTERRUPTED));
-        }
+        () = stopped_before(&mut stop_waiting, &begin_or_stop) => None,
     };
+    let Some(outcome) = outcome else {
+        withdrawn(&effects, &*clock).await;
+        return Err(Failure::failed("stopped by a signal before the command was started")
+            .with_code(exit::INTERRUPTED));
+    };
+    tokio::select! {
+        () = showing.end() => {}
+        () = async {
+            let _ = stop_waiting.wait_for(|stop| *stop).await;
+            clock.sleep(LAST_OUTPUT).await;
+        } => {}
+    }
+    let outcome = outcome.map_err(of_coord)?;
     answer(args, &key, outcome)
 }
 
@@ -122,10 +156,18 @@ fn stop_on_signal() -> Result<watch::Receiver<bool>, Failure> {
     Ok(stopped)
 }
 
-async fn stopped_before(stop: &mut watch::Receiver<bool>, started: watch::Receiver<bool>) {
+async fn stopped_before(stop: &mut watch::Receiver<bool>, begin: &Begin) {
     let _ = stop.wait_for(|stop| *stop).await;
-    if *started.borrow() {
+    if !begin.decide(Begin::STOPPED) {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Waits until the run, which nobody waits for any more, has taken back what it was granted: as long as it is at it, it uses the store.
+async fn withdrawn(effects: &Effects, clock: &dyn Clock) {
+    let begin = clock.monotonic();
+    while Arc::strong_count(effects) > 1 && clock.monotonic().saturating_sub(begin) < WITHDRAWAL {
+        clock.sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -163,8 +205,8 @@ fn answer(args: &OnceArgs, key: &ActionKey, outcome: RunOutcome<Why>) -> Result<
             ))
             .with_code(exit::UNCERTAIN)
             .help(format!(
-                "`coord effect history '{key}'{}` shows what was kept as evidence",
-                args.store.repeated()
+                "`{}` shows what was kept as evidence",
+                with_key("coord effect history", key.as_str(), &args.store.repeated())
             )))
         }
         RunOutcome::Unsettled { value, error } => {
@@ -260,11 +302,9 @@ fn busy(holder: &Holder, key: &ActionKey, how: &str) -> Failure {
 /// How somebody who has looked decides.
 fn resolve_help(store: &EffectStoreArgs, key: &ActionKey, episode: Option<String>) -> String {
     let episode = episode.map(|episode| format!(" --episode {episode}")).unwrap_or_default();
-    format!(
-        "look whether it was done, then: coord effect resolve '{}'{episode}{} --evidence '...' (--applied | --not-applied | --allow-retry)",
-        key.as_str().replace('\'', r"'\''"),
-        store.repeated()
-    )
+    let options =
+        format!("{episode}{} --evidence '...' (--applied | --not-applied | --allow-retry)", store.repeated());
+    format!("look whether it was done, then: {}", with_key("coord effect resolve", key.as_str(), &options))
 }
 
 fn uncertain(

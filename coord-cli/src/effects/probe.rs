@@ -53,7 +53,8 @@ impl Probe for CommandProbe {
             return Err(format!("the probe printed more than {} bytes", limits::RESULT_BYTES).into());
         }
         let status = child.wait().await?;
-        let shown = self.argv.join(" ");
+        // Only its name is kept in the history: its arguments may hold what is not for everybody.
+        let shown = program;
         Ok(match status.code() {
             Some(0) => Finding::applied(result, format!("the probe `{shown}` found it done")),
             Some(NOT_APPLIED) => {

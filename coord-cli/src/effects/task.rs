@@ -130,6 +130,10 @@ async fn execute(
         Ok(attempt) => attempt,
         Err(e) => return (Err(Told::NotApplied(error(chain(&e)))), Some(Run::Stopped)),
     };
+    if context.is_lost() {
+        let text = "the hold was lost before the command was started".to_owned();
+        return (Err(Told::NotApplied(error(text))), Some(Run::Stopped));
+    }
     let action = Some((context, attempt));
     match executor.run_definition(claim, definition, keeper, action.as_ref()).await {
         Err(text) => (Err(Told::NotApplied(error(text))), None),
