@@ -21,11 +21,12 @@ echo "$COORD_DOWNSTREAM_KEY receipt-4711" >> "$BANK"
 echo receipt-4711
 JOB
 
-# The probe: 0 it was done, and here is the receipt; 1 it was not, and never will be; anything else: it cannot tell.
+# The probe: 0 it was done, and here is the receipt; 10 it was not, and never will be; anything else, 1 above all, with which programs fail
+# that meant to say nothing: it cannot tell.
 cat > "$folder/probe" <<'PROBE'
 #!/bin/sh
 [ -r "$BANK" ] || exit 2
-awk -v key="$COORD_DOWNSTREAM_KEY" '$1 == key { print $2; found = 1 } END { exit !found }' "$BANK"
+awk -v key="$COORD_DOWNSTREAM_KEY" '$1 == key { print $2; found = 1 } END { exit found ? 0 : 10 }' "$BANK"
 PROBE
 chmod +x "$folder/charge" "$folder/probe"
 

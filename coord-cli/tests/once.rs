@@ -195,7 +195,7 @@ fn a_probe_settles_what_nobody_knows() {
     for key in ["done", "undone", "unclear"] {
         once(&folder, &["--key", key, "--ttl", "1s"], &format!("{NOTED}; kill -9 $$")).expect(120);
     }
-    folder.write("probe", "#!/bin/sh\n[ -n \"$COORD_FENCE$COORD_DOWNSTREAM_KEY\" ] || exit 9\ncase $COORD_KEY in done) echo receipt;; undone) exit 1;; *) exit 5;; esac\n");
+    folder.write("probe", "#!/bin/sh\n[ -n \"$COORD_FENCE$COORD_DOWNSTREAM_KEY\" ] || exit 9\ncase $COORD_KEY in done) echo receipt;; undone) exit 10;; *) exit 1;; esac\n");
     let probe = ["effect", "reconcile", "--settle", "1ms", "--format", "json", "--", "sh", "probe"];
     let mut ruled = 0;
     until("the holds have ended", || {

@@ -142,3 +142,41 @@ fn what_a_probe_is_given_is_not_kept() {
     let history = folder.coord(["effect", "history", "k"]).expect(0).out;
     assert!(history.contains("found it done") && !history.contains("sesame"), "{history}");
 }
+
+/// A script whose interpreter is not there is a command that cannot be started: nothing was done, and that is not kept as a result.
+#[test]
+fn a_script_without_its_interpreter_is_not_done() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new();
+    for (name, line) in
+        [("no", "#!/no/such/interpreter -x\n"), ("dos", "#!/bin/sh\r\n"), ("ok", "#! /bin/sh -e\n")]
+    {
+        folder.write(name, format!("{line}echo x >> ledger\n"));
+        std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for name in ["no", "dos"] {
+        let told = folder.coord(["once", "--key", name, "--", &format!("./{name}")]).expect(126);
+        assert!(told.err.contains("which its first line names"), "{}", told.err);
+        assert_eq!(state(&folder, name)["state"], "idle");
+    }
+    folder.coord(["once", "--key", "ok", "--", "./ok"]).expect(0);
+    assert_eq!(folder.read("ledger"), "x\n");
+}
+
+/// A command that asks for the action that it is, or for its resource, would wait for itself.
+#[test]
+fn a_run_within_a_run_does_not_wait_for_itself() {
+    let folder = Folder::new();
+    let coord = env!("CARGO_BIN_EXE_coord");
+    let once = |outer: &[&'static str], inner: &str, code| {
+        let script = format!("exec '{coord}' once {inner} -- touch inner");
+        folder.coord([&["once"], outer, &["--", "sh", "-c", &script]].concat()).expect(code)
+    };
+    let told = once(&["--key", "k"], "--key k", 121);
+    assert!(told.err.contains("is being done"), "{}", told.err);
+    once(&["--key", "a", "--resource", "r"], "--key b --resource r --wait 1h", 122);
+    assert!(!folder.join("inner").exists());
+    // Another namespace is another store, and another key another action.
+    once(&["--key", "n"], "--key n --namespace other", 0);
+    once(&["--key", "x"], "--key y", 0);
+}

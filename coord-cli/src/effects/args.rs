@@ -210,7 +210,7 @@ pub(crate) struct ReconcileArgs {
     #[command(flatten)]
     pub(crate) store: EffectStoreArgs,
     /// The probe. It sees COORD_KEY, COORD_RESOURCE, COORD_FENCE, COORD_SEALING_FENCE and COORD_DOWNSTREAM_KEY, and says by its exit code what
-    /// it found: 0 done (its output is the result), 1 not done and never will be, anything else: unknown
+    /// it found: 0 done (its output is the result), 10 not done and never will be, anything else: unknown
     #[arg(value_name = "PROBE", required = true, last = true)]
     pub(crate) probe: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! Running a command under the hold of an action.
 
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -92,12 +92,29 @@ pub(crate) fn find_program(program: &str) -> Result<(), String> {
         path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     };
     let found = if program.contains('/') {
-        is_program(Path::new(program))
+        Some(PathBuf::from(program)).filter(|path| is_program(path))
     } else {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| is_program(&folder.join(program)))
+        std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| is_program(path))
     };
-    if found { Ok(()) } else { Err(format!("{program:?} cannot be started: there is no such program")) }
+    let Some(found) = found else {
+        return Err(format!("{program:?} cannot be started: there is no such program"));
+    };
+    match interpreter(&found) {
+        Some(interpreter) if !is_program(Path::new(&interpreter)) => Err(format!(
+            "{program:?} cannot be started: there is no {interpreter:?}, which its first line names"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What the first line of a script names, `None` if it is no script.
+fn interpreter(program: &Path) -> Option<String> {
+    let mut line = Vec::new();
+    std::fs::File::open(program).ok()?.take(256).read_to_end(&mut line).ok()?;
+    let line = line.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = std::str::from_utf8(line).ok()?;
+    line.trim_matches([' ', '\t']).split([' ', '\t']).next().map(str::to_owned)
 }
 
 impl Command {
@@ -296,9 +313,7 @@ async fn copy(
                 Some(Err(_)) => *to = None,
                 None => late.extend_from_slice(read),
             }
-        } else if late.len() < LATE {
-            late.extend_from_slice(read);
-        } else if shown.send(std::mem::take(late)).await.is_ok() {
+        } else if late.len() < LATE || shown.send(std::mem::take(late)).await.is_ok() {
             late.extend_from_slice(read);
         } else {
             *to = None;

@@ -67,7 +67,9 @@ pub(crate) async fn run(args: &OnceArgs) -> Result<u8, Failure> {
     let effects = store.create_effects(&args.store.namespace).await.map_err(of_coord)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let stop = stop_on_signal()?;
+    let within = is_within(&effects, &action).await;
     let options = RunOptions::default().ttl(args.ttl).clock(clock.clone()).wait(match args.wait {
+        _ if within => Wait::No,
         Some(wait) if wait.is_zero() => Wait::No,
         Some(wait) => Wait::ForTurn(wait),
         None => Wait::ForTurn(FOR_EVER),
@@ -136,6 +138,23 @@ fn action(args: &OnceArgs) -> Result<Action, Failure> {
         action = action.fingerprint(Fingerprint::of_bytes(fingerprint.as_bytes()));
     }
     Ok(action)
+}
+
+/// Whether this is run by the command of the same action, or of another one on its resource: it would wait for itself.
+async fn is_within(effects: &Effects, action: &Action) -> bool {
+    let variable = |name| std::env::var(name).ok();
+    let (Some(key), Some(downstream_key)) = (variable("COORD_KEY"), variable("COORD_DOWNSTREAM_KEY")) else {
+        return false;
+    };
+    let Ok(key) = ActionKey::new(key) else { return false };
+    // The downstream key is that of one action in one store.
+    match effects.get(&key).await {
+        Ok(Some(around)) => {
+            around.downstream_key == downstream_key
+                && (around.action.key == action.key || around.action.resource == action.resource)
+        }
+        _ => false,
+    }
 }
 
 /// Failures that are coord's own have an exit code of their own, apart from arguments that make no sense.

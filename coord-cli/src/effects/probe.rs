@@ -10,8 +10,9 @@ use super::command::{KillOnDrop, find_program};
 use crate::failure::Failure;
 use crate::process::Group;
 
-/// The exit code of a probe that says: not done, and never will be.
-const NOT_APPLIED: i32 = 1;
+/// The exit code of a probe that says: not done, and never will be. Not 1, nor anything else that a program ends with that fails without meaning
+/// to say something: that would be believed, and the action done again.
+const NOT_APPLIED: i32 = 10;
 
 /// A probe that is a command.
 #[derive(Debug)]

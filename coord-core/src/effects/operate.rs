@@ -145,10 +145,15 @@ impl<B: Backend> EffectAdapter<B> {
         let (keys, next) = self.page(RESULTS, request.after.as_ref(), request.limit).await?;
         let mut report = PurgeReport { examined: keys.len(), purged: 0, next };
         let is_due = |situation: &Situation, head: &Head| {
-            head.completion.as_ref().is_some_and(|completion| {
-                !matches!(completion.kept, Kept::Purged { .. })
-                    && situation.now() >= completion.at.saturating_add(request.retention)
-            })
+            let Some(completion) = &head.completion else { return false };
+            let since = match completion.kept {
+                // What came after its result was purged is kept as long as that was.
+                Kept::Purged { .. } => {
+                    head.evidence.iter().filter(|known| known.slot.is_some()).map(|known| known.at).max()
+                }
+                _ => Some(completion.at),
+            };
+            since.is_some_and(|since| situation.now() >= since.saturating_add(request.retention))
         };
         for chunk in keys.chunks(CHUNK) {
             for (situation, head) in self.read_actions(chunk).await? {
@@ -171,7 +176,9 @@ impl<B: Backend> EffectAdapter<B> {
                 return Ok(Decision::Answer(false));
             }
             let now = situation.now();
-            if let Some(completion) = &mut head.completion {
+            if let Some(completion) = &mut head.completion
+                && !matches!(completion.kept, Kept::Purged { .. })
+            {
                 completion.kept = Kept::Purged { at: now };
             }
             head.evidence.iter_mut().for_each(|known| known.slot = None);

@@ -72,10 +72,15 @@ fn judge_result(
         if same && completion.fence == Some(attempt.fence) {
             return Ok(Decision::Answer(told));
         }
+        let purged = matches!(completion.kept, Kept::Purged { .. });
         let (new, put) = head.add_evidence(&situation.key, attempt.fence, result, now);
         if !new {
             return Ok(Decision::Answer(told));
         }
+        // Retention finds an action by its result. One that was purged gets an empty one again, so that its evidence is found too.
+        let found = (purged && put.is_some())
+            .then(|| encode_payload(RecordKind::ActionResult, &Bytes::new()))
+            .map(|empty| Mutation::put(result_key(&situation.key), empty));
         head.maybe_twice = true;
         head.note(
             TransitionKind::Evidence,
@@ -88,7 +93,7 @@ fn judge_result(
             Told::Completed(completed) => Told::Completed(Completed { maybe_twice: true, ..completed }),
             told => told,
         };
-        return Ok(Decision::write(Change::of(head).and(put), told));
+        return Ok(Decision::write(Change::of(head).and(put).and(found), told));
     }
     let newest = head.is_newest(attempt);
     let granted_since = situation.last_fence() != attempt.fence;
