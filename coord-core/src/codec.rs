@@ -32,7 +32,9 @@ pub(crate) enum RecordKind {
     Marker = 6,
     /// An entry of a task that is ready, with its labels.
     Labels = 7,
-    // 8 to 15 are the board's.
+    /// The definition of a task that is tried several times.
+    RetriedDefinition = 8,
+    // 9 to 15 are the board's.
     /// The guard of a side-effect store.
     Floor = 16,
     /// The head of an action.

@@ -97,7 +97,9 @@ fn claimable(world: &World, tasks: &[Task]) -> Vec<TaskId> {
                 State::Claimed => task.lease.and_then(|lease| lease.until).is_some_and(|until| until <= now),
                 _ => false,
             };
-            free && task.not_before.is_none_or(|time| time <= now)
+            let spent = task.retry.is_some_and(|retry| task.attempts >= retry.attempts);
+            free && !spent
+                && task.not_before.is_none_or(|time| time <= now)
                 && task.deps.iter().all(|dep| states.get(dep) == Some(&State::Done))
         })
         .collect();

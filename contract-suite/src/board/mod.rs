@@ -14,12 +14,14 @@ mod operators;
 mod plans;
 mod processes;
 mod races;
+mod retries;
 mod scale;
 mod scenes;
 mod secrets;
 mod stage;
 mod times;
 mod unknown;
+mod waits;
 
 use crate::clause::Clause;
 use crate::process::Job;
@@ -40,10 +42,12 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
     plans::CLAUSES,
     processes::CLAUSES,
     races::CLAUSES,
+    retries::CLAUSES,
     scale::CLAUSES,
     secrets::CLAUSES,
     times::CLAUSES,
     unknown::CLAUSES,
+    waits::CLAUSES,
 ];
 
 /// What the worker processes of these clauses can do, of each file.

@@ -49,7 +49,9 @@ pub(super) fn claimable(now: Timestamp, tasks: &[Task]) -> Vec<TaskId> {
                 State::Claimed => task.lease.and_then(|lease| lease.until).is_some_and(|until| until <= now),
                 _ => false,
             };
-            free && task.not_before.is_none_or(|time| time <= now)
+            let spent = task.retry.is_some_and(|retry| task.attempts >= retry.attempts);
+            free && !spent
+                && task.not_before.is_none_or(|time| time <= now)
                 && task.deps.iter().all(|dep| done.contains(dep))
         })
         .collect();

@@ -36,7 +36,7 @@ pub(crate) const CLAUSES: &[Clause] = &[
 const TASKS: &str = "COORD_SUITE_TASKS";
 const AT_LEAST: usize = 4_000;
 const AT_MOST: usize = 100_000;
-const BUDGET: Duration = Duration::from_secs(25);
+const BUDGET: Duration = Duration::from_secs(8);
 
 /// A board of so many tasks, ten of which are ready; all others wait for one that is held.
 async fn ten_ready(cx: &Context, seat: &Seat, wanted: Option<usize>) -> Result<usize, Verdict> {

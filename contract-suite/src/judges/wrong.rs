@@ -197,6 +197,34 @@ wrong_judges! {
     FenceForgotten => "T19",
     /// The handle and not the store remembers the fences of removed tasks.
     FenceInHandle => "T19",
+    /// A task fails for good although it has attempts left.
+    FailIgnoresRetries => "T20",
+    /// A task that failed may be tried for ever.
+    RetriesForEver => "T20",
+    /// A task that failed is to be had again at once.
+    RestIsNothing => "T20",
+    /// Tasks that failed together come back together.
+    RestNotSpread => "T20",
+    /// The rest does not grow.
+    RestNotDoubled => "T20",
+    /// A release counts as an attempt.
+    ReleaseCounts => "T20",
+    /// A task may be taken over any number of times.
+    TakeoverNotCounted => "T20",
+    /// A task without attempts left is refused, and stays as it is.
+    CapWritesNothing => "T20",
+    /// A reopened task keeps its attempts.
+    ReopenKeepsAttempts => "T20",
+    /// A failed dependency is explained as one that is still pending.
+    ExplainHidesFailed => "T21",
+    /// A task that waits for others is explained as one that can be claimed.
+    ExplainForgetsDeps => "T21",
+    /// Whoever waits asks five times a second, for ever.
+    WaitStorms => "T32",
+    /// Whoever waits does not see that a task was cancelled.
+    WaitMissesCancelled => "T32",
+    /// Whoever waits for anything to be ready does not see what becomes due.
+    WaitMissesDue => "T32",
     /// Whoever looks for a task gets the first in line, whatever its priority.
     NextIgnoresPriority => "T23",
     /// Tasks of one priority are handed out by name.

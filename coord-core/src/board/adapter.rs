@@ -207,6 +207,10 @@ impl<B: Backend> BoardAdapter<B> {
         cas::run(self.backend(), &*options.clock, options.max_clock_skew, bounds, judge).await
     }
 
+    pub(super) fn clock(&self) -> &dyn Clock {
+        &*self.inner.options.clock
+    }
+
     /// Runs a verb within other bounds than those of the options.
     pub(super) async fn run_within<J: Judge<Error = BoardError>>(
         &self,

@@ -5,16 +5,17 @@ use std::time::Duration;
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
 use super::ready::{self, Moved};
 use super::record::{
-    Head, Held, Settled, SettledBy, StoredState, definition_key, encode_head, head_key, malformed,
-    read_definition, read_head, shown,
+    Definition, Head, Held, Settled, SettledBy, StoredState, definition_key, encode_head, head_key,
+    malformed, read_definition, read_head, shown,
 };
+use super::retry::Retry;
 use super::task::{AgentId, Claim, ClaimRequest, Filter, Lease, Outcome, State, TaskId};
 use super::{BoardError, Verb};
 use crate::backend::Backend;
 use crate::cas::{Fate, Judge, Pending, Step, Time, View};
 use crate::clock::Timestamp;
 use crate::key::Key;
-use crate::token::{OperationId, Token};
+use crate::token::{self, OperationId, Token};
 use crate::txn::{Assert, Mutation};
 
 /// How many done dependencies a claim asserts besides its own head. Done is for ever, so it rests on none of these asserts; they
@@ -111,7 +112,7 @@ struct OnHead<'a, J, F> {
 impl<A, J, F> Judge for OnHead<'_, J, F>
 where
     A: Clone + Send,
-    J: FnMut(Time, Head) -> Result<Change<A>, BoardError> + Send,
+    J: FnMut(Time, Head, Option<Retry>) -> Result<Change<A>, BoardError> + Send,
     F: Fn(&Head) -> Option<A> + Send + Sync,
 {
     type Answer = A;
@@ -120,7 +121,7 @@ where
     fn keys(&self) -> Vec<Key> {
         // Most of these open a task that was closed to others, and that needs the definition for its place in line.
         match self.verb {
-            Verb::Renew | Verb::Complete | Verb::Fail => vec![head_key(self.id)],
+            Verb::Renew | Verb::Complete => vec![head_key(self.id)],
             _ => vec![head_key(self.id), definition_key(self.id)],
         }
     }
@@ -130,7 +131,12 @@ where
         let entry = view.entry(&key)?;
         let before = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
         let time = view.time(before.touched);
-        match (self.judge)(time, before.clone())? {
+        // Only a failure depends on how often the task is tried.
+        let retry = match self.verb {
+            Verb::Fail => read_definition(self.id, view.entry(&definition_key(self.id))?)?.retry,
+            _ => None,
+        };
+        match (self.judge)(time, before.clone(), retry)? {
             Change::Answer(answer) => Ok(Step::Answer(answer)),
             Change::Write(mut head, answer) => {
                 head.touch(self.operation, time.now);
@@ -160,13 +166,27 @@ where
 }
 
 /// A claim reads definition and dependencies besides the head.
-struct Claiming<'a> {
+pub(super) struct Claiming<'a> {
     id: &'a TaskId,
     agent: &'a AgentId,
     request: &'a ClaimRequest,
     hint: Option<Hint<'a>>,
     operation: OperationId,
     token: Token,
+    /// What stands for the token of a failure that nobody has told.
+    nobody: Token,
+}
+
+impl<'a> Claiming<'a> {
+    pub(super) fn new(
+        id: &'a TaskId,
+        agent: &'a AgentId,
+        request: &'a ClaimRequest,
+        hint: Option<Hint<'a>>,
+    ) -> Self {
+        let (operation, token, nobody) = (OperationId::mint(), Token::mint(), Token::mint());
+        Claiming { id, agent, request, hint, operation, token, nobody }
+    }
 }
 
 /// Why a task is claimed that nobody has named.
@@ -191,6 +211,8 @@ pub(super) enum Found {
     Unwanted,
     /// Something else is due and has to be seen to first.
     DueFirst,
+    /// All attempts have been made, and so the task has failed.
+    Failed,
 }
 
 impl Claiming<'_> {
@@ -214,6 +236,45 @@ impl Claiming<'_> {
             return Ok(asserts);
         }
         Err(BoardError::Blocked { pending, failed, missing })
+    }
+
+    /// Writes the head, and the index with it.
+    fn write(
+        &self,
+        before: &Head,
+        head: &Head,
+        definition: &Definition,
+        asserts: Vec<Assert>,
+        found: Found,
+    ) -> Result<Step<Found>, BoardError> {
+        let mut index = ready::Change::default();
+        ready::leave_line(&mut index, self.id, before, definition);
+        if let Some(hint) = &self.hint {
+            index.delete(hint.entry.clone());
+        }
+        index.enter(self.id, head, definition, &ready::place(head, None));
+        let put = Mutation::put(head_key(self.id), encode_head(head));
+        let (asserts, mutations) = index.into_parts(asserts, [put]);
+        Ok(Step::Commit(commit(asserts, mutations)?, found))
+    }
+
+    /// The attempts are used up, the last ones by holders that were never heard of again: the task has failed.
+    fn give_up(
+        &self,
+        view: &View<'_>,
+        before: Head,
+        definition: &Definition,
+        time: Time,
+    ) -> Result<Step<Found>, BoardError> {
+        let key = head_key(self.id);
+        let assert = Assert::version(key.clone(), view.entry(&key)?.version());
+        let mut head = before.clone();
+        head.leave(State::Failed);
+        let answer = Outcome::truncated(&format!("given up after {} attempts", head.attempts));
+        // Nobody has this token, so nobody is told that it was theirs.
+        head.settled = Some(Settled { token: self.nobody.clone(), verb: SettledBy::Fail, answer });
+        head.touch(self.operation, time.now);
+        self.write(&before, &head, definition, vec![assert], Found::Failed)
     }
 }
 
@@ -269,6 +330,9 @@ impl Judge for Claiming<'_> {
         {
             return Err(BoardError::NotYet { until: not_before });
         }
+        if definition.retry.is_some_and(|retry| head.attempts >= retry.attempts) {
+            return self.give_up(view, before, &definition, time);
+        }
         let keys: Vec<Key> = definition.deps.iter().map(head_key).collect();
         let unread = view.lacks(&keys);
         if !unread.is_empty() {
@@ -289,14 +353,7 @@ impl Judge for Claiming<'_> {
         head.touch(self.operation, time.now);
         let lease = Lease { token: self.token.clone(), fence: head.fence, until };
         let claim = Claim { task: shown(self.id, &head, &definition), lease };
-        let mut index = ready::Change::default();
-        ready::leave_line(&mut index, self.id, &before, &definition);
-        if let Some(hint) = &self.hint {
-            index.delete(hint.entry.clone());
-        }
-        index.enter(self.id, &head, &definition, &ready::place(&head, None));
-        let (asserts, mutations) = index.into_parts(asserts, [Mutation::put(key, encode_head(&head))]);
-        Ok(Step::Commit(commit(asserts, mutations)?, Found::Given(Box::new(claim))))
+        self.write(&before, &head, &definition, asserts, Found::Given(Box::new(claim)))
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<Found>) -> Result<Fate<Found>, BoardError> {
@@ -323,9 +380,9 @@ impl<B: Backend> BoardAdapter<B> {
         id.validate()?;
         agent.validate()?;
         request.ttl.map_or(Ok(()), check_ttl)?;
-        let (operation, token) = (OperationId::mint(), Token::mint());
-        match self.run(&mut Claiming { id, agent, request, hint: None, operation, token }).await? {
+        match self.run(&mut Claiming::new(id, agent, request, None)).await? {
             Found::Given(claim) => Ok(*claim),
+            Found::Failed => Err(BoardError::Terminal { state: State::Failed }),
             Found::Gone | Found::Unwanted | Found::DueFirst => Err(not_found(id)),
         }
     }
@@ -338,8 +395,7 @@ impl<B: Backend> BoardAdapter<B> {
         request: &ClaimRequest,
         hint: Hint<'_>,
     ) -> Result<Found, BoardError> {
-        let (operation, token) = (OperationId::mint(), Token::mint());
-        self.run(&mut Claiming { id, agent, request, hint: Some(hint), operation, token }).await
+        self.run(&mut Claiming::new(id, agent, request, Some(hint))).await
     }
 
     pub(super) async fn renew_task(
@@ -349,7 +405,7 @@ impl<B: Backend> BoardAdapter<B> {
         ttl: Duration,
     ) -> Result<Lease, BoardError> {
         check_ttl(ttl)?;
-        let judge = |time: Time, mut head: Head| {
+        let judge = |time: Time, mut head: Head, _: Option<Retry>| {
             let lost = lease_lost(&head);
             let fence = head.fence;
             let until = Some(lease_end(time.now, ttl)?);
@@ -371,16 +427,16 @@ impl<B: Backend> BoardAdapter<B> {
         token: &Token,
         verb: SettledBy,
         answer: Outcome,
-        end: impl Fn(&mut Head) + Send + Sync,
+        end: impl Fn(&mut Head, Time, Option<Retry>) + Send + Sync,
     ) -> Result<Outcome, BoardError> {
-        let judge = |_: Time, mut head: Head| {
+        let judge = |time: Time, mut head: Head, retry: Option<Retry>| {
             if let Some(answer) = settled_answer(&head, token, verb) {
                 return Ok(Change::Answer(answer));
             }
             if held_by(&head, token).is_none() {
                 return Err(lease_lost(&head));
             }
-            end(&mut head);
+            end(&mut head, time, retry);
             head.settled = Some(Settled { token: token.clone(), verb, answer: answer.clone() });
             Ok(Change::Write(Box::new(head), answer.clone()))
         };
@@ -390,7 +446,7 @@ impl<B: Backend> BoardAdapter<B> {
     }
 
     pub(super) async fn release_task(&self, id: &TaskId, token: &Token) -> Result<(), BoardError> {
-        let end = |head: &mut Head| {
+        let end = |head: &mut Head, _: Time, _: Option<Retry>| {
             head.leave(State::Open);
             head.attempts = head.attempts.saturating_sub(1);
         };
@@ -403,8 +459,9 @@ impl<B: Backend> BoardAdapter<B> {
         token: &Token,
         outcome: Outcome,
     ) -> Result<Outcome, BoardError> {
-        let kept =
-            self.settle(id, token, SettledBy::Complete, outcome, |head| head.leave(State::Done)).await?;
+        let kept = self
+            .settle(id, token, SettledBy::Complete, outcome, |head, _, _| head.leave(State::Done))
+            .await?;
         self.examine_own(id).await;
         Ok(kept)
     }
@@ -415,11 +472,19 @@ impl<B: Backend> BoardAdapter<B> {
         token: &Token,
         reason: Outcome,
     ) -> Result<Outcome, BoardError> {
-        self.settle(id, token, SettledBy::Fail, reason, |head| head.leave(State::Failed)).await
+        let random = token::seed();
+        let end = move |head: &mut Head, time: Time, retry: Option<Retry>| match retry {
+            Some(retry) if head.attempts < retry.attempts => {
+                head.leave(State::Open);
+                head.not_before = Some(time.now.saturating_add(retry.rest(head.attempts, random)));
+            }
+            _ => head.leave(State::Failed),
+        };
+        self.settle(id, token, SettledBy::Fail, reason, end).await
     }
 
     pub(super) async fn cancel_task(&self, id: &TaskId) -> Result<(), BoardError> {
-        let judge = |_: Time, mut head: Head| match head.state() {
+        let judge = |_: Time, mut head: Head, _: Option<Retry>| match head.state() {
             State::Cancelled => Ok(Change::Answer(())),
             State::Open | State::Claimed => {
                 head.leave(State::Cancelled);
@@ -432,7 +497,7 @@ impl<B: Backend> BoardAdapter<B> {
     }
 
     pub(super) async fn reopen_task(&self, id: &TaskId) -> Result<(), BoardError> {
-        let judge = |_: Time, mut head: Head| match (head.state(), &head.held) {
+        let judge = |_: Time, mut head: Head, _: Option<Retry>| match (head.state(), &head.held) {
             (State::Open, _) => Ok(Change::Answer(())),
             (State::Claimed, Some(held)) => Err(taken(&head, held)),
             (State::Failed | State::Cancelled, _) => {
@@ -448,7 +513,7 @@ impl<B: Backend> BoardAdapter<B> {
     }
 
     pub(super) async fn revoke_task(&self, id: &TaskId, fence: u64) -> Result<(), BoardError> {
-        let judge = |_: Time, mut head: Head| {
+        let judge = |_: Time, mut head: Head, _: Option<Retry>| {
             if head.held.is_some() && head.fence == fence {
                 head.leave(State::Open);
                 return Ok(Change::Write(Box::new(head), ()));
@@ -473,7 +538,7 @@ impl<B: Backend> BoardAdapter<B> {
     ) -> Result<A, BoardError>
     where
         A: Clone + Send,
-        J: FnMut(Time, Head) -> Result<Change<A>, BoardError> + Send,
+        J: FnMut(Time, Head, Option<Retry>) -> Result<Change<A>, BoardError> + Send,
         F: Fn(&Head) -> Option<A> + Send + Sync,
     {
         id.validate()?;

@@ -6,11 +6,15 @@
 mod adapter;
 mod check;
 mod claim;
+mod cost;
+mod explain;
 mod plan;
 mod ready;
 mod record;
+mod retry;
 mod task;
 mod topology;
+mod waiting;
 mod worker;
 
 use std::fmt;
@@ -21,11 +25,15 @@ use async_trait::async_trait;
 
 pub use adapter::{BoardAdapter, BoardOptions, TaskPage};
 pub use check::{Problem, ProblemCode, check};
+pub use explain::Standing;
 pub use plan::{Added, Plan, PlanReport};
+pub use retry::Retry;
 pub use task::{
     AgentId, Claim, ClaimRequest, Filter, Lease, LeaseInfo, Outcome, State, Task, TaskId, TaskSpec, limits,
 };
 pub use worker::{Job, Worker, WorkerReport};
+
+pub use waiting::{Awaited, Pace};
 
 use crate::backend::Backend;
 use crate::clock::Timestamp;
@@ -316,7 +324,8 @@ pub trait ExtendedBoard: Board {
         expected_seq: Option<u64>,
     ) -> Result<(), BoardError>;
 
-    /// The holder says that the task has failed. The same token again gets the reason that was kept, until the task is claimed again.
+    /// The holder says that the task has failed. If it has attempts left ([`TaskSpec::retry`]), it is open again and may be claimed once
+    /// it has rested; else it has failed, and stays in the list until somebody reopens or removes it. The same token again gets the reason that was kept, until the task is claimed again.
     ///
     /// # Errors
     /// [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost).
@@ -364,6 +373,18 @@ pub trait ExtendedBoard: Board {
         filter: &Filter,
         ttl: Duration,
     ) -> Result<Vec<Claim>, BoardError>;
+
+    /// Why a task can be claimed or not: who holds it, what it waits for, until when.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound).
+    async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError>;
+
+    /// Waits until this has come, `true`, or the patience is over, `false`. It looks at once and then less and less often, see [`Pace`].
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound) if the task is not there (any more).
+    async fn wait(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError>;
 
     /// Makes whatever the board keeps besides its tasks anew, from the tasks: how they are found by
     /// [`claim_next`](ExtendedBoard::claim_next). For boards that were damaged, or written to by a version that did not keep it. Others
@@ -475,6 +496,12 @@ macro_rules! forward {
             ) -> Result<Vec<Claim>, BoardError> {
                 (**self).claim_up_to(most, agent, filter, ttl).await
             }
+            async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
+                (**self).explain(id).await
+            }
+            async fn wait(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
+                (**self).wait(awaited, patience).await
+            }
             async fn repair(&self) -> Result<RepairReport, BoardError> {
                 (**self).repair().await
             }
@@ -559,6 +586,12 @@ impl<B: Backend> ExtendedBoard for BoardAdapter<B> {
         ttl: Duration,
     ) -> Result<Vec<Claim>, BoardError> {
         self.claim_ready(agent, filter, ttl, most).await
+    }
+    async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
+        self.explain_task(id).await
+    }
+    async fn wait(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
+        self.wait_for(awaited, patience).await
     }
     async fn repair(&self) -> Result<RepairReport, BoardError> {
         self.repair_index().await

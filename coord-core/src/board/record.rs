@@ -7,10 +7,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::retry::Retry;
 use super::task::{AgentId, LeaseInfo, Outcome, State, Task, TaskId, TaskSpec};
 use super::{BoardError, Verb};
 use crate::clock::Timestamp;
-use crate::codec::{self, RecordKind};
+use crate::codec::{self, DecodeError, RecordKind};
 use crate::key::{Key, Prefix};
 pub(crate) use crate::recent::{REMEMBERED, Recent};
 use crate::snapshot::Entry;
@@ -149,6 +150,9 @@ pub(crate) struct Definition {
     pub(crate) labels: Vec<String>,
     pub(crate) priority: i32,
     pub(crate) payload: Bytes,
+    /// Stored beside the rest, and only where there is one: most definitions are as they always were.
+    #[serde(skip)]
+    pub(crate) retry: Option<Retry>,
 }
 
 impl Definition {
@@ -159,6 +163,7 @@ impl Definition {
             labels: spec.labels.clone(),
             priority: spec.priority,
             payload: spec.payload.clone(),
+            retry: spec.retry,
         }
     }
 }
@@ -168,7 +173,15 @@ pub(crate) fn digest(spec: &TaskSpec) -> [u8; 32] {
     let mut spec = spec.clone();
     spec.deps.sort_unstable();
     spec.labels.sort_unstable();
-    Sha256::digest(codec::encode(RecordKind::TaskDefinition, &spec)).into()
+    let TaskSpec { id, title, deps, labels, priority, not_before, payload, retry } = &spec;
+    // What came later is hashed only where it is used, so that the digests of old definitions stay as they were.
+    let first = (id, title, deps, labels, priority, not_before, payload);
+    let mut hash = Sha256::new();
+    hash.update(codec::encode(RecordKind::TaskDefinition, &first));
+    if let Some(retry) = retry {
+        hash.update(codec::encode(RecordKind::RetriedDefinition, retry));
+    }
+    hash.finalize().into()
 }
 
 /// A task as a board shows it. Tokens and request ids stay behind.
@@ -193,6 +206,7 @@ pub(crate) fn shown(id: &TaskId, head: &Head, definition: &Definition) -> Task {
     };
     task.touched = head.touched;
     task.payload = definition.payload.clone();
+    task.retry = definition.retry;
     task
 }
 
@@ -252,7 +266,10 @@ pub(crate) fn encode_head(record: &Head) -> Bytes {
 }
 
 pub(crate) fn encode_definition(record: &Definition) -> Bytes {
-    codec::encode(RecordKind::TaskDefinition, record)
+    match &record.retry {
+        None => codec::encode(RecordKind::TaskDefinition, record),
+        Some(retry) => codec::encode(RecordKind::RetriedDefinition, &(record, retry)),
+    }
 }
 
 pub(crate) fn encode_edge() -> Bytes {
@@ -306,8 +323,13 @@ pub(crate) fn read_head(id: &TaskId, entry: &Entry) -> Result<Option<Head>, Boar
 /// The definition of a task whose head exists.
 pub(crate) fn read_definition(id: &TaskId, entry: &Entry) -> Result<Definition, BoardError> {
     let key = definition_key(id);
-    decode(RecordKind::TaskDefinition, &key, entry)?
-        .ok_or_else(|| malformed(&key, "the task has no definition"))
+    let value = entry.value().ok_or_else(|| malformed(&key, "the task has no definition"))?;
+    let read = match codec::decode(RecordKind::TaskDefinition, value) {
+        Err(DecodeError::Kind { .. }) => codec::decode(RecordKind::RetriedDefinition, value)
+            .map(|(definition, retry)| Definition { retry: Some(retry), ..definition }),
+        read => read,
+    };
+    read.map_err(|error| malformed(&key, error))
 }
 
 #[cfg(test)]
@@ -416,21 +438,28 @@ mod tests {
             labels: vec!["gpu".into()],
             priority: -5,
             payload: Bytes::from_static(&[0, 255]),
+            retry: None,
         };
+        let retried = Definition { retry: Some(Retry::new(3)), ..definition.clone() };
         assert_eq!(hex(&encode_topology(&topology)), TOPOLOGY_1);
         assert_eq!(hex(&encode_head(&head)), HEAD_1);
         assert_eq!(hex(&encode_definition(&definition)), DEFINITION_1);
+        assert_eq!(hex(&encode_definition(&retried)), RETRIED_1);
         assert_eq!(hex(&encode_edge()), EDGE_1);
         let version = crate::Version::first(1).unwrap();
         let entry = |value| Entry::Present { version, value };
         assert_eq!(read_topology(&entry(encode_topology(&topology))).unwrap(), topology);
         assert_eq!(read_head(&id("t"), &entry(encode_head(&head))).unwrap(), Some(head));
-        assert_eq!(read_definition(&id("t"), &entry(encode_definition(&definition))).unwrap(), definition);
+        for definition in [definition, retried] {
+            let read = read_definition(&id("t"), &entry(encode_definition(&definition)));
+            assert_eq!(read.unwrap(), definition);
+        }
     }
 
     const TOPOLOGY_1: &str =
         "c05244310101fb2c0107fc70110100020101010101010101010101010101010102020202020202020202020202020202";
     const HEAD_1: &str = "c05244310102010106776f726b6572000102030405060708090a0b0c0d0e0f010f0e0d0c0b0a0908070605040302010001fd00803c3048140c000309010200fd00f9a82c48140c0001ffffffffffffffffffffffffffffffff020665786974203101010101010101010101010101010101abababababababababababababababababababababababababababababababab2a020101010101010101010101010101010102020202020202020202020202020202";
     const DEFINITION_1: &str = "c05244310103075368697020697402016101620103677075090200ff";
+    const RETRIED_1: &str = "c05244310108075368697020697402016101620103677075090200ff030100fb2c0100";
     const EDGE_1: &str = "c05244310104";
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::BoardError;
+use super::retry::Retry;
 use crate::clock::Timestamp;
 use crate::token::{RequestId, Token};
 
@@ -304,6 +305,9 @@ pub struct Task {
     pub touched: Timestamp,
     /// What the application needs to run it; opaque to coord.
     pub payload: Bytes,
+    /// How often it is tried; `None` if its first failure is its last, and claims that are taken over are not counted.
+    #[serde(default)]
+    pub retry: Option<Retry>,
 }
 
 impl Task {
@@ -327,6 +331,7 @@ impl Task {
             outcome: None,
             touched: Timestamp::EPOCH,
             payload: Bytes::new(),
+            retry: None,
         }
     }
 }
@@ -358,6 +363,9 @@ pub struct TaskSpec {
     pub not_before: Option<Timestamp>,
     /// As [`Task::payload`]; at most 256 KiB.
     pub payload: Bytes,
+    /// As [`Task::retry`].
+    #[serde(default)]
+    pub retry: Option<Retry>,
 }
 
 impl TaskSpec {
@@ -372,6 +380,7 @@ impl TaskSpec {
             priority: 0,
             not_before: None,
             payload: Bytes::new(),
+            retry: None,
         }
     }
 
@@ -424,6 +433,13 @@ impl TaskSpec {
         self
     }
 
+    /// Tried as often as this says.
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = Some(retry);
+        self
+    }
+
     /// Checks everything that can be checked without the board.
     ///
     /// # Errors
@@ -448,6 +464,7 @@ impl TaskSpec {
         if self.payload.len() > limits::PAYLOAD_BYTES {
             return too_large("the payload", self.payload.len(), limits::PAYLOAD_BYTES);
         }
+        self.retry.map_or(Ok(()), |retry| retry.validate())?;
         validate_deps(&self.id, &self.deps)
     }
 }

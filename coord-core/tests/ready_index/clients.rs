@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use coord_core::Token;
 use coord_core::board::{
-    Board as _, BoardAdapter, ClaimRequest, ExtendedBoard as _, Filter, Outcome, Plan, TaskId, TaskSpec,
+    Board as _, BoardAdapter, ClaimRequest, ExtendedBoard as _, Filter, Outcome, Plan, Retry, TaskId,
+    TaskSpec,
 };
 use rand::RngExt as _;
 use rand::rngs::StdRng;
@@ -76,6 +77,9 @@ impl Client {
         let mut spec = TaskSpec::new(task).deps(deps).priority(rng.random_range(0..2));
         if rng.random_ratio(1, 6) {
             spec = spec.not_before(self.now.saturating_add(TTL * rng.random_range(0..4)));
+        }
+        if rng.random_ratio(1, 4) {
+            spec = spec.retry(Retry::new(2).backoff(TTL, TTL * 2));
         }
         spec
     }

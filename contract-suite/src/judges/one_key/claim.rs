@@ -41,13 +41,13 @@ pub(super) fn record<'a>(whole: &'a mut Whole, id: &TaskId) -> Result<&'a mut Re
 }
 
 /// Everything about one claim that does not change between two judgements of it.
-struct Claimer {
-    id: TaskId,
-    agent: AgentId,
-    request: ClaimRequest,
-    token: Token,
+pub(super) struct Claimer {
+    pub(super) id: TaskId,
+    pub(super) agent: AgentId,
+    pub(super) request: ClaimRequest,
+    pub(super) token: Token,
     /// The dependencies that the first judgement saw.
-    first_deps: Option<Vec<TaskId>>,
+    pub(super) first_deps: Option<Vec<TaskId>>,
 }
 
 impl OneKeyBoard {
@@ -80,7 +80,7 @@ impl OneKeyBoard {
             && record.past.iter().any(|(past, agent)| past == token && Some(agent) == record.owner.as_ref())
     }
 
-    fn mint(&self) -> Token {
+    pub(super) fn mint(&self) -> Token {
         let token = Token::mint();
         if !self.is(WrongJudge::SmallTokens) {
             return token;
@@ -125,10 +125,13 @@ impl OneKeyBoard {
             }
             _ => {}
         }
-        answer?.into_claim().ok_or(BoardError::NotFound { id: claimer.id })
+        match answer? {
+            Answer::Failed => Err(BoardError::Terminal { state: State::Failed }),
+            answer => answer.into_claim().ok_or(BoardError::NotFound { id: claimer.id }),
+        }
     }
 
-    fn judge_claim(
+    pub(super) fn judge_claim(
         &self,
         whole: &mut Whole,
         time: Time,
@@ -186,6 +189,19 @@ impl OneKeyBoard {
                 return Err(BoardError::NotYet { until });
             }
             _ => {}
+        }
+        if task.retry.is_some_and(|retry| task.attempts >= retry.attempts)
+            && !self.is(WrongJudge::TakeoverNotCounted)
+        {
+            if self.is(WrongJudge::CapWritesNothing) {
+                return Err(BoardError::Terminal { state: State::Failed });
+            }
+            let task = record(whole, &id)?;
+            task.unclaim(State::Failed);
+            task.outcome = Some(Outcome::truncated("no attempt is left"));
+            task.settled = None;
+            task.touch(now);
+            return Ok(Judged::Write(Answer::Failed));
         }
         self.judge_deps(whole, &deps, now)?;
         let takeover = task.state == State::Claimed;
@@ -369,7 +385,11 @@ impl OneKeyBoard {
                 Ok(Judged::Keep(Answer::NoTask))
             })
             .await?;
-        Ok(answer.into_claim())
+        match answer {
+            // That one is not to be had any more, so there may be another one.
+            Answer::Failed => Box::pin(self.claim_first(agent, filter, ttl)).await,
+            answer => Ok(answer.into_claim()),
+        }
     }
 
     pub(super) async fn renew_lease(
@@ -461,7 +481,9 @@ impl OneKeyBoard {
                 Some(WrongJudge::FenceRestarts) => task.fence = 0,
                 _ => {}
             }
-            task.attempts = task.attempts.saturating_sub(1);
+            if !self.is(WrongJudge::ReleaseCounts) {
+                task.attempts = task.attempts.saturating_sub(1);
+            }
             settle(task, token, Ended::Released, Outcome::default());
             task.touch(now);
             Ok(Judged::Write(Answer::Nothing))
@@ -559,6 +581,7 @@ impl OneKeyBoard {
     ) -> Result<Outcome, BoardError> {
         let id = self.ident(id)?;
         let call = Call::new(Verb::Fail, &id, Some(token));
+        let random = u64::from_str_radix(&Token::mint().reveal()[..16], 16).unwrap_or(0);
         let answer = self
             .run(call, |whole, time| {
                 let task = record(whole, &id)?;
@@ -570,8 +593,24 @@ impl OneKeyBoard {
                 if !self.holds(task, token) && !stale {
                     return Err(lost(task));
                 }
-                task.unclaim(State::Failed);
-                task.outcome = Some(reason.clone());
+                let attempts = task.attempts;
+                let retry = task.retry.filter(|retry| {
+                    (attempts < retry.attempts || self.is(WrongJudge::RetriesForEver))
+                        && !self.is(WrongJudge::FailIgnoresRetries)
+                });
+                if let Some(retry) = retry {
+                    let doubled = if self.is(WrongJudge::RestNotDoubled) { 1 } else { attempts };
+                    let rest = match self.wrong {
+                        Some(WrongJudge::RestIsNothing) => Duration::ZERO,
+                        Some(WrongJudge::RestNotSpread) => retry.rest(doubled, 0),
+                        _ => retry.rest(doubled, random),
+                    };
+                    task.unclaim(State::Open);
+                    task.rests_until = Some(now.saturating_add(rest));
+                } else {
+                    task.unclaim(State::Failed);
+                    task.outcome = Some(reason.clone());
+                }
                 settle(task, token, Ended::Failed, reason.clone());
                 task.touch(now);
                 Ok(Judged::Write(Answer::Outcome(reason.clone())))

@@ -1,6 +1,7 @@
 //! The whole board as one JSON value under one key.
 
 mod claim;
+mod looks;
 mod operators;
 mod record;
 mod topology;
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coord_core::board::{
-    Added, AgentId, Board, BoardError, Claim, ClaimRequest, ExtendedBoard, Filter, Lease, Outcome, Plan,
-    PlanReport, Problem, RepairReport, Task, TaskId, TaskSpec, Verb,
+    Added, AgentId, Awaited, Board, BoardError, Claim, ClaimRequest, ExtendedBoard, Filter, Lease, Outcome,
+    Plan, PlanReport, Problem, RepairReport, Standing, Task, TaskId, TaskSpec, Verb,
 };
 use coord_core::{
     Assert, Backend, BackendError, Bytes, Clock, ErrorKind, Key, KeySet, Mutation, Operation, OperationId,
@@ -464,6 +465,14 @@ impl ExtendedBoard for OneKeyBoard {
             }
         }
         Ok(given)
+    }
+
+    async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
+        self.explain_task(id).await
+    }
+
+    async fn wait(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
+        self.wait_for(awaited, patience).await
     }
 
     /// There is nothing besides the tasks.

@@ -48,8 +48,11 @@ impl OneKeyBoard {
             let now = time.at(task.touched);
             task.unclaim(State::Open);
             task.outcome = None;
-            task.attempts = 0;
+            if !self.is(WrongJudge::ReopenKeepsAttempts) {
+                task.attempts = 0;
+            }
             task.at_once = true;
+            task.rests_until = None;
             task.touch(now);
             Ok(Judged::Write(Answer::Nothing))
         })

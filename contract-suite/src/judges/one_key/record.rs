@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coord_core::board::{
-    Added, AgentId, Claim, Lease, LeaseInfo, Outcome, PlanReport, State, Task, TaskId, TaskSpec,
+    Added, AgentId, Claim, Lease, LeaseInfo, Outcome, PlanReport, Retry, State, Task, TaskId, TaskSpec,
 };
 use coord_core::{Bytes, OperationId, RequestId, Timestamp, Token};
 use serde::{Deserialize, Serialize};
@@ -38,11 +38,25 @@ pub(super) struct Logged {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Nothing,
-    Claim { task: Box<Task>, token: Token, fence: u64, until: Option<Timestamp> },
-    Lease { token: Token, fence: u64, until: Option<Timestamp> },
+    Claim {
+        task: Box<Task>,
+        token: Token,
+        fence: u64,
+        until: Option<Timestamp>,
+    },
+    Lease {
+        token: Token,
+        fence: u64,
+        until: Option<Timestamp>,
+    },
     Outcome(Outcome),
-    Added { added: usize, existed: usize },
+    Added {
+        added: usize,
+        existed: usize,
+    },
     NoTask,
+    /// The task has no attempts left, and has failed.
+    Failed,
 }
 
 impl Answer {
@@ -143,6 +157,11 @@ pub(super) struct Record {
     pub(super) not_before: Option<Timestamp>,
     #[serde(rename = "i", default, skip_serializing_if = "is_default")]
     pub(super) at_once: bool,
+    /// Not before this time, because it has failed.
+    #[serde(rename = "g", default, skip_serializing_if = "is_default")]
+    pub(super) rests_until: Option<Timestamp>,
+    #[serde(rename = "h", default, skip_serializing_if = "is_default")]
+    pub(super) retry: Option<Retry>,
     #[serde(rename = "y", default, skip_serializing_if = "is_default")]
     pub(super) payload: Bytes,
     #[serde(rename = "a", default, skip_serializing_if = "is_default")]
@@ -179,6 +198,8 @@ impl Record {
             priority: spec.priority,
             not_before: spec.not_before,
             at_once: false,
+            rests_until: None,
+            retry: spec.retry,
             payload: spec.payload.clone(),
             attempts: 0,
             owner: None,
@@ -199,11 +220,12 @@ impl Record {
             && self.priority == spec.priority
             && self.not_before == spec.not_before
             && self.payload == spec.payload
+            && self.retry == spec.retry
     }
 
     /// From when on it may be claimed.
     pub(super) fn earliest(&self) -> Option<Timestamp> {
-        self.not_before.filter(|_| !self.at_once)
+        self.rests_until.or(self.not_before.filter(|_| !self.at_once))
     }
 
     /// Counts a change.
@@ -248,6 +270,7 @@ impl Record {
         task.outcome.clone_from(&self.outcome);
         task.touched = self.touched;
         task.payload = self.payload.clone();
+        task.retry = self.retry;
         task
     }
 }

@@ -102,6 +102,18 @@ impl<B: Backend> BoardAdapter<B> {
     }
 }
 
+impl<B: Backend> BoardAdapter<B> {
+    /// Whether there is any entry with this prefix.
+    pub(in super::super) async fn has_entry(&self, prefix: &str) -> Result<bool, BoardError> {
+        Ok(!self.entries(prefix, None, 1).await?.is_empty())
+    }
+
+    /// When the first task is due.
+    pub(in super::super) async fn first_due(&self) -> Result<Option<Timestamp>, BoardError> {
+        Ok(self.entries(DUE, None, 1).await?.first().and_then(due_at))
+    }
+}
+
 impl<B: Backend> Search<'_, B> {
     fn enough(&self) -> bool {
         self.given.len() >= self.wanted
@@ -248,7 +260,7 @@ impl<B: Backend> Search<'_, B> {
                         contended = true;
                         collisions += 1;
                     }
-                    Ok(Found::Unwanted) => {}
+                    Ok(Found::Unwanted | Found::Failed) => {}
                     Ok(Found::DueFirst) => return Ok(Pass::DueFirst),
                     // The entry is stale.
                     Err(

@@ -1,0 +1,88 @@
+//! Looking at tasks without changing anything: explaining and waiting.
+
+use std::time::Duration;
+
+use coord_core::board::{AgentId, Awaited, BoardError, ClaimRequest, Pace, Standing, State, TaskId};
+
+use super::claim::Claimer;
+use super::record::Answer;
+use super::{Judged, OneKeyBoard, Read, WrongJudge};
+
+/// What a claim would come to.
+fn standing(judged: Result<Judged, BoardError>) -> Result<Standing, BoardError> {
+    Ok(match judged {
+        Ok(Judged::Write(Answer::Failed)) => Standing::Exhausted,
+        Ok(_) => Standing::Claimable,
+        Err(BoardError::Terminal { state }) => Standing::Ended { state },
+        Err(BoardError::Taken { owner, until, fence }) => Standing::Held { owner, until, fence },
+        Err(BoardError::NotYet { until }) => Standing::NotYet { until },
+        Err(BoardError::Blocked { pending, failed, missing }) => {
+            Standing::Blocked { pending, failed, missing }
+        }
+        Err(error) => return Err(error),
+    })
+}
+
+impl OneKeyBoard {
+    /// A claim that nobody makes, of what was read.
+    fn would_be(&self, read: &Read, id: &TaskId) -> Result<Standing, BoardError> {
+        let agent = AgentId::unchecked("nobody");
+        let (request, token) = (ClaimRequest::forever(), self.mint());
+        let mut claimer = Claimer { id: id.clone(), agent, request, token, first_deps: None };
+        standing(self.judge_claim(&mut read.whole.clone(), read.time, &mut claimer))
+    }
+
+    pub(super) async fn explain_task(&self, id: &TaskId) -> Result<Standing, BoardError> {
+        let id = self.ident(id)?;
+        let standing = self.would_be(&self.read().await?, &id)?;
+        Ok(match standing {
+            Standing::Blocked { mut pending, failed, missing } if self.is(WrongJudge::ExplainHidesFailed) => {
+                pending.extend(failed);
+                Standing::Blocked { pending, failed: Vec::new(), missing }
+            }
+            Standing::Blocked { .. } if self.is(WrongJudge::ExplainForgetsDeps) => Standing::Claimable,
+            standing => standing,
+        })
+    }
+
+    pub(super) async fn wait_for(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
+        let start = self.clock.monotonic();
+        let mut pace = Pace::new();
+        loop {
+            let read = self.read().await?;
+            let mut due = None;
+            match awaited {
+                Awaited::Ended(id) => {
+                    let id = self.ident(id)?;
+                    let task = read.whole.tasks.get(&id).ok_or(BoardError::NotFound { id })?;
+                    let hidden = task.state == State::Cancelled && self.is(WrongJudge::WaitMissesCancelled);
+                    if task.state.is_terminal() && !hidden {
+                        return Ok(true);
+                    }
+                }
+                _ => {
+                    for (id, task) in &read.whole.tasks {
+                        match self.would_be(&read, id)? {
+                            _ if task.earliest().is_some() && self.is(WrongJudge::WaitMissesDue) => {}
+                            Standing::Claimable => return Ok(true),
+                            Standing::NotYet { until } | Standing::Held { until: Some(until), .. } => {
+                                let left = until.saturating_since(read.time.now);
+                                due = Some(due.map_or(left, |due: Duration| due.min(left)));
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            let waited = self.clock.monotonic().saturating_sub(start);
+            if waited >= patience {
+                return Ok(false);
+            }
+            let pause = match self.wrong {
+                Some(WrongJudge::WaitStorms) => Duration::from_millis(200),
+                _ => pace.pause(waited).min(due.unwrap_or(patience)).max(Duration::from_millis(1)),
+            };
+            self.clock.sleep(pause.min(patience - waited)).await;
+        }
+    }
+}

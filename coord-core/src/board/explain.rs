@@ -1,0 +1,98 @@
+//! Why a task can be claimed or not.
+
+use super::BoardError;
+use super::adapter::BoardAdapter;
+use super::claim::{Claiming, Found};
+use super::task::{AgentId, ClaimRequest, State, TaskId};
+use crate::backend::Backend;
+use crate::cas::{Fate, Judge, Pending, Step, View};
+use crate::clock::Timestamp;
+use crate::key::Key;
+
+/// Why a task can be claimed or not, as a claim would judge it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Standing {
+    /// It can be claimed.
+    Claimable,
+    /// It has ended.
+    Ended {
+        /// How.
+        state: State,
+    },
+    /// Somebody holds it.
+    Held {
+        /// Who.
+        owner: AgentId,
+        /// Until when; `None` if for ever.
+        until: Option<Timestamp>,
+        /// Under which fence: what `revoke` wants to know.
+        fence: u64,
+    },
+    /// It may not be claimed yet.
+    NotYet {
+        /// From when on it may.
+        until: Timestamp,
+    },
+    /// It waits for others.
+    Blocked {
+        /// Those that are open or claimed.
+        pending: Vec<TaskId>,
+        /// Those that failed or were cancelled: somebody has to reopen them.
+        failed: Vec<TaskId>,
+        /// Those that do not exist.
+        missing: Vec<TaskId>,
+    },
+    /// All its attempts have been made, and whoever claims it next makes it a failed one.
+    Exhausted,
+}
+
+/// A claim that writes nothing.
+struct Explaining<'a>(Claiming<'a>);
+
+impl Judge for Explaining<'_> {
+    type Answer = Standing;
+    type Error = BoardError;
+
+    fn keys(&self) -> Vec<Key> {
+        self.0.keys()
+    }
+
+    fn judge(&mut self, view: &View<'_>) -> Result<Step<Standing>, BoardError> {
+        let standing = match self.0.judge(view) {
+            Ok(Step::Read(keys)) => return Ok(Step::Read(keys)),
+            Ok(Step::List(range)) => return Ok(Step::List(range)),
+            Ok(Step::Commit(_, Found::Failed)) => Standing::Exhausted,
+            Ok(Step::Commit(..) | Step::Answer(_)) => Standing::Claimable,
+            Err(BoardError::Terminal { state }) => Standing::Ended { state },
+            Err(BoardError::Taken { owner, until, fence }) => Standing::Held { owner, until, fence },
+            Err(BoardError::NotYet { until }) => Standing::NotYet { until },
+            Err(BoardError::Blocked { pending, failed, missing }) => {
+                Standing::Blocked { pending, failed, missing }
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Step::Answer(standing))
+    }
+
+    fn fate(&self, _: &View<'_>, _: &Pending<Standing>) -> Result<Fate<Standing>, BoardError> {
+        // It has sent nothing.
+        Ok(Fate::Dead)
+    }
+
+    fn conflict(&self, attempts: u32) -> BoardError {
+        self.0.conflict(attempts)
+    }
+
+    fn unknown(&self) -> BoardError {
+        self.0.conflict(0)
+    }
+}
+
+impl<B: Backend> BoardAdapter<B> {
+    pub(super) async fn explain_task(&self, id: &TaskId) -> Result<Standing, BoardError> {
+        id.validate()?;
+        let (agent, request) = (AgentId::unchecked("explain"), ClaimRequest::forever());
+        self.run(&mut Explaining(Claiming::new(id, &agent, &request, None))).await
+    }
+}
