@@ -10,7 +10,7 @@ use coord_core::layer::CallCounts;
 use super::next::{claim_all, complete_and_go};
 use super::stage::{Seat, Stage, TTL, agent, id, result, spec};
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
-use crate::context::Context;
+use crate::context::{Context, remove_all};
 use crate::{ensure, ensure_eq, ensure_matches};
 
 pub(crate) const CLAUSES: &[Clause] = &[
@@ -80,6 +80,8 @@ async fn cost(cx: Context) -> Outcome {
     let (a, b) = large.pair().await?;
     let count = ten_ready(&cx, &a, wanted).await?;
     let many = twelve_calls(&b).await.at(format!("on {count} tasks"))?;
+    // More keys than are removed within the patience after a clause.
+    remove_all(&*a.raw).await.at("removing the tasks")?;
     for (n, (few, many)) in few.iter().zip(&many).enumerate() {
         let place = format!("the {}. claim_next on twenty and on {count} tasks", n + 1);
         ensure_eq!(many.calls, few.calls, "round trips of {place}");

@@ -52,7 +52,7 @@ impl Pace {
 }
 
 /// How often a look for ready tasks looks also for what is due and what must be examined, where that is not known to be needed.
-const THOROUGH: u32 = 4;
+const THOROUGH: u32 = 8;
 
 impl<B: Backend> BoardAdapter<B> {
     pub(super) async fn wait_for(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {

@@ -18,3 +18,4 @@ pub(super) use entry::{
     READY, TODO, encode_mark, mark_key, marker, place, read_mark, ready_key, todo_key, watch_key,
 };
 pub(super) use place::{Change, Moved, Scan, leave_line, moved, scan};
+pub use repair::RepairReport;

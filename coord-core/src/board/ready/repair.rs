@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
+use super::super::BoardError;
 use super::super::adapter::{BoardAdapter, heads_prefix};
 use super::super::check::{Problem, ProblemCode};
 use super::super::record::{
     self, Definition, Head, definition_key, head_id, head_key, read_definition, read_head,
 };
 use super::super::task::{State, TaskId};
-use super::super::{BoardError, RepairReport};
 use super::entry::{
     self, Entry, PREFIXES, TODO, due_key, due_time, encode_mark, mark_key, marker, place, ready_key,
     todo_key, watch_key,
@@ -21,6 +21,16 @@ use crate::cas::View;
 use crate::key::{Key, Prefix};
 use crate::snapshot::{KeyRange, KeySet};
 use crate::txn::{Mutation, Txn};
+
+/// What [`repair`](super::super::ExtendedBoard::repair) did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// How many tasks have been examined.
+    pub tasks: usize,
+    /// How many entries of tasks that are gone have been deleted.
+    pub deleted: usize,
+}
 
 /// How many records are looked at at a time.
 const PAGE: usize = 1_000;
