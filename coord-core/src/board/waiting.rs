@@ -63,23 +63,28 @@ impl<B: Backend> BoardAdapter<B> {
         let start = clock.monotonic();
         let mut pace = Pace::new();
         let (mut looks, mut thorough) = (0_u32, true);
+        // When the first task becomes due, as a thorough look has last shown.
+        let mut due_at: Option<Duration> = None;
         loop {
+            thorough |= looks.is_multiple_of(THOROUGH);
             let seen = match awaited {
                 Awaited::Ended(id) => self.has_ended(id).await?,
-                Awaited::Ready => self.is_ready(thorough || looks.is_multiple_of(THOROUGH)).await?,
+                Awaited::Ready => self.is_ready(thorough).await?,
             };
-            let due_in = match seen {
+            let now = clock.monotonic();
+            match seen {
                 Look::Come => return Ok(true),
-                Look::DueIn(time) => Some(time),
-                Look::Nothing => None,
-            };
-            let waited = clock.monotonic().saturating_sub(start);
+                Look::DueIn(time) => due_at = Some(now.saturating_add(time)),
+                Look::Nothing if thorough => due_at = None,
+                Look::Nothing => {}
+            }
+            let waited = now.saturating_sub(start);
             let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 return Ok(false);
             };
             let pause = pace.pause(waited);
             // When something is known to become due, the next look comes right then.
-            let until_due = due_in.filter(|time| *time <= pause);
+            let until_due = due_at.map(|time| time.saturating_sub(now)).filter(|time| *time <= pause);
             thorough = until_due.is_some();
             looks = looks.wrapping_add(1);
             clock.sleep(until_due.unwrap_or(pause).max(Duration::from_millis(1)).min(left)).await;
