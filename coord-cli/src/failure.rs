@@ -44,17 +44,30 @@ pub(crate) struct Failure {
     message: String,
     help: Vec<String>,
     plan: Option<PlanError>,
+    facts: serde_json::Map<String, Value>,
 }
 
 impl Failure {
     /// Something failed on the way.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Failure { code: exit::FAILED, message: message.into(), help: Vec::new(), plan: None }
+        Failure {
+            code: exit::FAILED,
+            message: message.into(),
+            help: Vec::new(),
+            plan: None,
+            facts: serde_json::Map::new(),
+        }
     }
 
     /// What was asked makes no sense; nothing was changed.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Failure { code: exit::USAGE, message: message.into(), help: Vec::new(), plan: None }
+        Failure {
+            code: exit::USAGE,
+            message: message.into(),
+            help: Vec::new(),
+            plan: None,
+            facts: serde_json::Map::new(),
+        }
     }
 
     /// The same failure with another exit code.
@@ -66,6 +79,12 @@ impl Failure {
     /// With one more line that says what to do.
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
         self.help.push(help.into());
+        self
+    }
+
+    /// With something that programs are told besides.
+    pub(crate) fn fact(mut self, name: &str, value: Value) -> Self {
+        self.facts.insert(name.to_owned(), value);
         self
     }
 
@@ -92,7 +111,9 @@ impl Failure {
         if let Some(problems) = problems {
             error["problems"] = problems;
         }
-        json!({ "error": error })
+        let mut document = serde_json::Map::from_iter([("error".to_owned(), error)]);
+        document.extend(self.facts.clone());
+        Value::Object(document)
     }
 }
 
@@ -124,7 +145,13 @@ impl From<clap::Error> for Failure {
 
 impl From<PlanError> for Failure {
     fn from(plan: PlanError) -> Self {
-        Failure { code: exit::USAGE, message: plan.summary(), help: Vec::new(), plan: Some(plan) }
+        Failure {
+            code: exit::USAGE,
+            message: plan.summary(),
+            help: Vec::new(),
+            plan: Some(plan),
+            facts: serde_json::Map::new(),
+        }
     }
 }
 
@@ -163,7 +190,7 @@ fn is_usage(kind: ErrorKind) -> bool {
 impl From<BackendError> for Failure {
     fn from(error: BackendError) -> Self {
         let code = if is_usage(error.kind()) { exit::USAGE } else { exit::FAILED };
-        Failure { code, message: chain(&error), help: Vec::new(), plan: None }
+        Failure { code, message: chain(&error), help: Vec::new(), plan: None, facts: serde_json::Map::new() }
     }
 }
 

@@ -115,6 +115,7 @@ pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<(Option<Namespace>, Plan
         Some(value) => tasks(&mut problems, value, &defaults),
     };
     check_ids(&mut problems, text, &tasks);
+    check_effects(&mut problems, &tasks);
     let plan = if problems.is_empty() { order(&mut problems, tasks) } else { Plan::default() };
     problems.into_result()?;
     Ok((board, plan))
@@ -273,6 +274,31 @@ fn check_ids(problems: &mut Problems<'_>, text: &str, tasks: &[Located]) {
     }
 }
 
+/// Two tasks that are one action would do it once: the second one only replays the first.
+fn check_effects(problems: &mut Problems<'_>, tasks: &[Located]) {
+    let mut first: BTreeMap<String, &str> = BTreeMap::new();
+    for task in tasks {
+        let Ok(Definition { effect: Some(effect), .. }) = Definition::from_payload(&task.spec.payload) else {
+            continue;
+        };
+        let id = task.spec.id.as_str();
+        if effect.key.is_empty() {
+            continue;
+        }
+        match first.get(&effect.key) {
+            Some(earlier) => problems.push(
+                task.id.clone(),
+                format!("task {id:?}: effect: key"),
+                format!("the task {earlier:?} is the same action already, and only one of them would be run"),
+                Some("give it a key of its own".into()),
+            ),
+            None => {
+                first.insert(effect.key, id);
+            }
+        }
+    }
+}
+
 /// Puts the tasks in dependency order, or names a cycle by its path and the lines of its tasks.
 fn order(problems: &mut Problems<'_>, tasks: Vec<Located>) -> Plan {
     let places: BTreeMap<TaskId, (Vec<TaskId>, Vec<Range<usize>>)> = tasks
@@ -426,6 +452,17 @@ run = 'true'
             shown.contains("did you mean \"build\"?") && shown.contains("did you mean `deps`?"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn one_key_is_one_action_of_a_plan() {
+        let task = |id: &str, key: &str| {
+            format!("[[task]]\nid = '{id}'\nrun = 'true'\neffect = {{ key = '{key}' }}\n")
+        };
+        let found = problems(&[task("a", "k"), task("b", "l"), task("c", "k")].concat());
+        let [(line, field, message)] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((*line, field.as_str()), (10, "task \"c\": effect: key"));
+        assert!(message.contains("\"a\""), "{message}");
     }
 
     #[test]

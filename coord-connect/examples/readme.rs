@@ -16,7 +16,7 @@ async fn by_hand() -> Result<(), Box<dyn Error>> {
     use std::time::Duration;
 
     let backend = coord_connect::connect("sqlite:jobs.db", &"nightly".parse()?).await?;
-    let board = BoardAdapter::open(backend, BoardOptions::default()).await?;
+    let board = BoardAdapter::open(backend.clone(), BoardOptions::default()).await?;
     board.add(TaskSpec::new(TaskId::new("report")?).title("Write the report")).await?;
 
     // In any process, on any host that reaches the store:
