@@ -37,7 +37,8 @@ A plan:
   cwd = \"sub/folder\"    # relative to where coord was started
   effect = { key = \"charge-7\", resource = \"card\" }
                         # at most once for this key, also by other plans;
-                        # as `coord once`, whose --help tells the rest
+                        # also uncertain_exit = [7], abandon_exit = [3]; as
+                        # `coord once`, whose --help tells the rest
 
 Examples:
   coord run plan.toml                run it, as many workers as processors

@@ -44,7 +44,7 @@ pub(crate) struct Failure {
     message: String,
     help: Vec<String>,
     plan: Option<PlanError>,
-    facts: serde_json::Map<String, Value>,
+    facts: Box<serde_json::Map<String, Value>>,
 }
 
 impl Failure {
@@ -55,7 +55,7 @@ impl Failure {
             message: message.into(),
             help: Vec::new(),
             plan: None,
-            facts: serde_json::Map::new(),
+            facts: Box::default(),
         }
     }
 
@@ -66,7 +66,7 @@ impl Failure {
             message: message.into(),
             help: Vec::new(),
             plan: None,
-            facts: serde_json::Map::new(),
+            facts: Box::default(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Failure {
             error["problems"] = problems;
         }
         let mut document = serde_json::Map::from_iter([("error".to_owned(), error)]);
-        document.extend(self.facts.clone());
+        document.extend(self.facts.iter().map(|(name, value)| (name.clone(), value.clone())));
         Value::Object(document)
     }
 }
@@ -150,7 +150,7 @@ impl From<PlanError> for Failure {
             message: plan.summary(),
             help: Vec::new(),
             plan: Some(plan),
-            facts: serde_json::Map::new(),
+            facts: Box::default(),
         }
     }
 }
@@ -190,7 +190,7 @@ fn is_usage(kind: ErrorKind) -> bool {
 impl From<BackendError> for Failure {
     fn from(error: BackendError) -> Self {
         let code = if is_usage(error.kind()) { exit::USAGE } else { exit::FAILED };
-        Failure { code, message: chain(&error), help: Vec::new(), plan: None, facts: serde_json::Map::new() }
+        Failure { code, message: chain(&error), help: Vec::new(), plan: None, facts: Box::default() }
     }
 }
 

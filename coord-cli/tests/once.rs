@@ -250,7 +250,7 @@ fn by_hand_the_first_ruling_counts() {
     assert_eq!(once(&folder, &["--key", "k"], NOTED).expect(0).out, "receipt 7\n");
     assert_eq!(executions(&folder), 0);
     // Allowing a retry is remembered.
-    once(&folder, &["--key", "r"], "kill -9 $$").expect(120);
+    once(&folder, &["--key", "r", "--ttl", "1s"], "kill -9 $$").expect(120);
     folder.coord(["effect", "resolve", "r", "--allow-retry", "--evidence", "twice is harmless"]).expect(0);
     let twice = once(&folder, &["--key", "r", "--wait", "5m"], NOTED).expect(0);
     assert!(twice.err.contains("more than once"), "{}", twice.err);
@@ -286,4 +286,38 @@ fn a_signal_stops_the_command_and_leaves_it_uncertain() {
     std::fs::remove_file(folder.join("on")).unwrap();
     assert_eq!(holder.wait(), Some(0));
     assert_eq!(executions(&folder), 1);
+}
+
+#[test]
+fn what_is_not_kept_is_told_to_programs_and_in_the_history() {
+    let folder = Folder::new();
+    let ran = once(
+        &folder,
+        &["--key", "k", "--uncertain-exit", "7", "--format", "json"],
+        "echo request-42; exit 7",
+    );
+    let document = ran.expect(120).json();
+    assert_eq!(
+        (document["command"]["exit"].as_u64(), document["command"]["stdout"].as_str()),
+        (Some(7), Some("request-42\n"))
+    );
+    assert!(document["uncertain"]["episode"].is_string(), "{document}");
+    let earlier = once(&folder, &["--key", "k", "--format", "json"], NOTED).expect(120).json();
+    assert_eq!(
+        earlier["uncertain"]["reason"],
+        "failed: it ended with exit code 7; its last words: request-42"
+    );
+    // After a retry was allowed, a withdrawal does not make it known that nothing was done.
+    folder.coord(["effect", "resolve", "k", "--allow-retry", "--evidence", " "]).expect(2);
+    folder.coord(["effect", "resolve", "k", "--allow-retry", "--evidence", "harmless"]).expect(0);
+    let told = once(&folder, &["--key", "k", "--ttl", "1s", "--abandon-exit", "3"], "exit 3").expect(120);
+    assert!(
+        told.err.contains("an earlier attempt may have been done") && told.err.contains("resolve"),
+        "{}",
+        told.err
+    );
+    assert_eq!(executions(&folder), 0);
+    // What was changed is not said to be unchanged.
+    once(&folder, &["--key", "done"], NOTED).expect(0);
+    folder.coord(["effect", "forget", "nobody", "done"]).expect(1);
 }

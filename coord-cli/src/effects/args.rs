@@ -13,6 +13,8 @@ use crate::store::{DEFAULT_STORE, EFFECTS, Store};
 
 pub(crate) const ONCE_HELP: &str = "\
 Examples:
+  export COORD_STORE=redis://db.internal
+        a store that all hosts reach; without it, a file of the working folder
   coord once --key report-2026-11-30 -- ./send-report
         on each of three hosts, by cron: one of them sends it, and all
         three print what it printed and end with its exit code
@@ -23,11 +25,13 @@ Examples:
         went through, so nobody does it again before somebody has looked
 
 The command:
-  sees COORD_KEY, COORD_FENCE (larger than any that was given for the resource
+  sees COORD_KEY, COORD_RESOURCE, COORD_FENCE (larger than any that was given for the resource
   before; let the resource refuse smaller ones), COORD_ATTEMPT (1 for the
   first) and COORD_DOWNSTREAM_KEY (the same for all attempts: a vendor's
   idempotency key). Its standard input is empty. It is killed when its lease
-  is lost, when it runs out of time, and when coord dies.
+  is lost, when it runs out of time, when coord is asked to end (SIGINT,
+  SIGTERM, SIGHUP) and when coord dies; whatever it leaves behind in its
+  process group is killed when it ends.
 
 What is kept:
   Its exit code, and of standard output and standard error each the first and

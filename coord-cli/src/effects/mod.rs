@@ -15,6 +15,7 @@ use coord_core::effects::RunContext;
 pub(crate) fn variables(context: &RunContext, attempt: u32) -> Vec<(String, String)> {
     vec![
         ("COORD_KEY".to_owned(), context.action().key.to_string()),
+        ("COORD_RESOURCE".to_owned(), context.action().resource.to_string()),
         ("COORD_FENCE".to_owned(), context.fence().to_string()),
         ("COORD_ATTEMPT".to_owned(), attempt.to_string()),
         ("COORD_DOWNSTREAM_KEY".to_owned(), context.downstream_key().to_owned()),

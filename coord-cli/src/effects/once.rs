@@ -55,7 +55,20 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Text(text) => f.write_str(text),
-            Why::Exit(kept) => write!(f, "it ended with exit code {}", kept.exit),
+            Why::Exit(kept) => {
+                write!(f, "it ended with exit code {}", kept.exit)?;
+                let last = |stream: &[u8]| {
+                    let text = String::from_utf8_lossy(stream);
+                    text.trim_end().lines().next_back().map(|line| line.chars().take(120).collect::<String>())
+                };
+                match last(&kept.stderr).filter(|line| !line.trim().is_empty()).or_else(|| last(&kept.stdout))
+                {
+                    Some(line) if !line.trim().is_empty() => {
+                        write!(f, "; its last words: {}", output::clean(&line))
+                    }
+                    _ => Ok(()),
+                }
+            }
         }
     }
 }
@@ -118,7 +131,47 @@ pub(crate) async fn run(args: &OnceArgs) -> Result<u8, Failure> {
         } => {}
     }
     let outcome = outcome.map_err(of_coord)?;
+    if let RunOutcome::Failed { error, withdrawn: Ok(()) } = &outcome
+        && let Ok(Some(status)) = effects.get(&key).await
+        && let Some(uncertain) = status.uncertain
+    {
+        let failure = Failure::failed(format!(
+            "{error}, and nothing was done; but an earlier attempt may have been done, so that nobody knows whether {key:?} was"
+        ));
+        let episode = uncertain.episode.to_string();
+        let failure = command_fact(failure, error).fact("uncertain", uncertain_json(&uncertain));
+        return Err(failure.with_code(exit::UNCERTAIN).help(resolve_help(&args.store, &key, Some(episode))));
+    }
     answer(args, &key, outcome)
+}
+
+/// What a command left that is not kept, for programs.
+fn command_fact(failure: Failure, why: &Why) -> Failure {
+    match why {
+        Why::Exit(kept) => failure.fact("command", kept_json(kept)),
+        Why::Text(_) => failure,
+    }
+}
+
+fn kept_json(kept: &Kept) -> Value {
+    json!({
+        "exit": kept.exit, "stdout": String::from_utf8_lossy(&kept.stdout),
+        "stderr": String::from_utf8_lossy(&kept.stderr),
+    })
+}
+
+fn uncertain_json(uncertain: &Uncertain) -> Value {
+    json!({
+        "episode": uncertain.episode.to_string(), "since": uncertain.since.to_string(),
+        "agent": uncertain.agent.as_str(), "fence": uncertain.fence, "reason": uncertain.reason.as_str(),
+    })
+}
+
+fn holder_json(holder: &Holder) -> Value {
+    json!({
+        "key": holder.key.as_str(), "agent": holder.agent.as_str(), "fence": holder.fence,
+        "until": holder.until.to_string(),
+    })
 }
 
 fn action(args: &OnceArgs) -> Result<Action, Failure> {
@@ -236,6 +289,7 @@ fn answer(args: &OnceArgs, key: &ActionKey, outcome: RunOutcome<Why>) -> Result<
                 chain(&error)
             ))
             .with_code(exit::UNCERTAIN)
+            .fact("command", kept_json(&kept))
             .help(format!(
                 "unless the store was told after all, {key:?} becomes uncertain at the end of its hold"
             ))
@@ -253,10 +307,11 @@ fn answer(args: &OnceArgs, key: &ActionKey, outcome: RunOutcome<Why>) -> Result<
         }
         RunOutcome::Uncertain { episode, doubt } => Err(uncertain(&args.store, key, episode, doubt)),
         RunOutcome::Failed { error, withdrawn } => {
-            let (code, failure) = match error {
+            let (code, failure) = match &error {
                 Why::Exit(kept) => (kept.exit, Failure::failed("the command says that nothing was done")),
                 Why::Text(why) => (exit::NOT_STARTED, Failure::failed(why)),
             };
+            let failure = command_fact(failure, &error);
             let failure = match withdrawn {
                 Ok(()) => failure.help("nothing was done, and that is known: the same command tries again"),
                 Err(error) => failure.help(format!(
@@ -315,6 +370,7 @@ fn replay(args: &OnceArgs, key: &ActionKey, word: &str, completed: &Completed) -
 
 fn busy(holder: &Holder, key: &ActionKey, how: &str) -> Failure {
     Failure::failed(format!("{key:?} {how} by {}, until {} if not renewed", holder.agent, holder.until))
+        .fact("holder", holder_json(holder))
         .help("--wait says how long to wait for that")
 }
 
@@ -340,6 +396,17 @@ fn uncertain(
     };
     let failure =
         Failure::failed(format!("nobody knows whether {key:?} was done: {text}")).with_code(exit::UNCERTAIN);
+    let failure = match (&doubt, &episode) {
+        (Doubt::Earlier(earlier), _) => failure.fact("uncertain", uncertain_json(earlier)),
+        (_, Ok(episode)) => {
+            failure.fact("uncertain", json!({ "episode": episode.to_string(), "reason": text }))
+        }
+        _ => failure,
+    };
+    let failure = match &doubt {
+        Doubt::Error(why) => command_fact(failure, why),
+        _ => failure,
+    };
     match episode {
         Ok(episode) => failure.help(resolve_help(store, key, Some(episode.to_string()))),
         Err(error) => failure

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::effects::{
-    ActionKey, ActionStatus, EffectError, ListFilter, Note, PurgeRequest, Reconciler, ReconcilerOptions,
-    Replay, Resolution, ResourceId, limits,
+    ActionKey, ActionStatus, EffectError, ListFilter, Note, PurgeRequest, ReconcileReport, Reconciler,
+    ReconcilerOptions, Replay, Resolution, ResourceId, limits,
 };
+use coord_core::{Clock, SystemClock};
 use serde_json::json;
 
 use super::args::{
@@ -18,7 +19,7 @@ use super::kept::Kept;
 use super::probe::CommandProbe;
 use super::shown::{action_json, evidence_json, facts, result_json, table, transition_json};
 use crate::control::Signals;
-use crate::failure::{Failure, exit};
+use crate::failure::{Failure, chain, exit};
 use crate::output::{self, Format};
 use crate::store::Effects;
 
@@ -194,6 +195,9 @@ fn read_result(path: Option<&Path>) -> Result<Vec<u8>, Failure> {
 
 async fn resolve(args: &ResolveArgs) -> Result<u8, Failure> {
     let evidence = Note::new(&args.evidence).map_err(|error| Failure::from(error).context("--evidence"))?;
+    if evidence.as_str().trim().is_empty() {
+        return Err(Failure::usage("--evidence: say what was found; a ruling is for ever"));
+    }
     let resolution = if args.applied {
         Resolution::Applied(read_result(args.result.as_deref())?.into())
     } else if args.not_applied {
@@ -215,7 +219,15 @@ async fn resolve(args: &ResolveArgs) -> Result<u8, Failure> {
         Format::Json => output::json(&json!({
             "key": args.key, "ruling": ruled.ruling, "at": ruled.at.to_string(), "yours": ruled.yours,
         })),
-        Format::Text if ruled.yours => output::line(&output::clean(&format!("{}: {word}", args.key))),
+        Format::Text if ruled.yours => {
+            output::line(&output::clean(&format!("{}: {word}", args.key)));
+            let retryable = !matches!(resolution, Resolution::Applied(_));
+            if let Some(until) = status.hold_until.filter(|_| retryable) {
+                output::line(&format!(
+                    "it can be run once the hold of the last attempt has ended, at {until}"
+                ));
+            }
+        }
         Format::Text => {
             output::line(&output::clean(&format!(
                 "{}: it was ruled at {} already: {word}",
@@ -236,10 +248,8 @@ async fn reconcile(args: &ReconcileArgs) -> Result<u8, Failure> {
         .interval(args.every.unwrap_or(Duration::from_secs(5)));
     let probe = CommandProbe::new(args.probe.clone())?;
     let reconciler = Reconciler::new(effects, Arc::new(probe), options)?;
-    if args.every.is_some() {
-        let mut signals = Signals::new()?;
-        reconciler.run_until(async move { signals.next().await }).await;
-        return Ok(exit::OK);
+    if let Some(every) = args.every {
+        return reconcile_on(args, &reconciler, every).await;
     }
     let report = reconciler.run_once().await?;
     match args.store.format {
@@ -248,18 +258,66 @@ async fn reconcile(args: &ReconcileArgs) -> Result<u8, Failure> {
             "unknown": report.unknown, "not_yet": report.not_yet, "elsewhere": report.elsewhere,
             "failed": report.failed,
         })),
-        Format::Text => output::line(&format!(
-            "{}: {} applied, {} not applied, {} unknown, {} too early, {} looked into elsewhere, {} failed",
-            output::count(report.listed as u64, "uncertain action"),
-            report.applied,
-            report.not_applied,
-            report.unknown,
-            report.not_yet,
-            report.elsewhere,
-            report.failed
-        )),
+        Format::Text => output::line(&pass_text(&report)),
     }
     Ok(if report.failed > 0 { exit::FAILED } else { exit::OK })
+}
+
+/// Passes until a signal. What was ruled is said as it happens, and all of it at the end.
+async fn reconcile_on(args: &ReconcileArgs, reconciler: &Reconciler, every: Duration) -> Result<u8, Failure> {
+    let mut signals = Signals::new()?;
+    let clock = SystemClock::new();
+    let (mut passes, mut applied, mut not_applied, mut failed) = (0_u64, 0_u64, 0_u64, 0_u64);
+    loop {
+        let pass = tokio::select! {
+            biased;
+            () = signals.next() => break,
+            pass = reconciler.run_once() => pass,
+        };
+        passes += 1;
+        match pass {
+            Ok(report) => {
+                applied += report.applied as u64;
+                not_applied += report.not_applied as u64;
+                failed += report.failed as u64;
+                if report.applied + report.not_applied + report.unknown + report.failed > 0 {
+                    output::note(&pass_text(&report));
+                }
+            }
+            Err(error) => {
+                failed += 1;
+                output::note(&format!("trouble: {}", chain(&error)));
+            }
+        }
+        tokio::select! {
+            biased;
+            () = signals.next() => break,
+            () = clock.sleep(every) => {}
+        }
+    }
+    match args.store.format {
+        Format::Json => output::json(&json!({
+            "passes": passes, "applied": applied, "not_applied": not_applied, "failed": failed,
+        })),
+        Format::Text => output::line(&format!(
+            "{}: {applied} applied, {not_applied} not applied, {failed} failed",
+            output::count(passes, "pass").replace("passs", "passes")
+        )),
+    }
+    Ok(exit::OK)
+}
+
+fn pass_text(report: &ReconcileReport) -> String {
+    format!(
+        "{}: {} applied, {} not applied, {} unknown, {} too early, {} looked into elsewhere, {} failed",
+        output::count(report.listed as u64, "uncertain action"),
+        report.applied,
+        report.not_applied,
+        report.unknown,
+        report.not_yet,
+        report.elsewhere,
+        report.failed
+    )
 }
 
 async fn purge(args: &PurgeArgs) -> Result<u8, Failure> {
@@ -308,9 +366,11 @@ async fn forget(args: &ForgetArgs) -> Result<u8, Failure> {
     if let Some(resource) = &resource {
         note(resource.as_str(), effects.forget_resource(resource).await);
     }
+    let forgotten = !lines.is_empty();
     match args.store.format {
         Format::Json => output::json(&json!({ "forgotten": results })),
         Format::Text => lines.iter().for_each(|line| output::line(&output::clean(line))),
     }
-    Ok(code)
+    // Bad arguments mean that nothing was changed.
+    Ok(if code == exit::USAGE && forgotten { exit::FAILED } else { code })
 }

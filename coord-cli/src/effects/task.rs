@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use coord_core::board::Claim;
 use coord_core::effects::{
-    Action, ActionKey, Completed, EffectError, Failure as Told, Guard as _, Replay, ResourceId, RunContext,
-    RunOptions, RunOutcome, Wait,
+    Action, ActionKey, Completed, EffectError, Episode, Failure as Told, Guard as _, Replay, ResourceId,
+    RunContext, RunOptions, RunOutcome, Wait,
 };
 use tokio::sync::oneshot;
 
 use super::kept::{Kept, Stream};
+use super::{with_key, word};
 use crate::definition::{Definition, EffectDefinition, Ended};
 use crate::execute::{Executor, Reason, Run};
 use crate::failure::chain;
@@ -135,15 +136,19 @@ async fn execute(
         return (Err(Told::NotApplied(error(text))), Some(Run::Stopped));
     }
     let action = Some((context, attempt));
-    match executor.run_definition(claim, definition, keeper, action.as_ref()).await {
+    let began = executor.clock.monotonic();
+    let ran = executor.run_definition(claim, definition, keeper, action.as_ref()).await;
+    let took = executor.clock.monotonic().saturating_sub(began);
+    let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    match ran {
         Err(text) => (Err(Told::NotApplied(error(text))), None),
-        Ok((Reason::Exited(Ok(status)), _)) => (judge(executor, claim, effect, status), None),
+        Ok((Reason::Exited(Ok(status)), _)) => (judge(executor, claim, effect, status, ms), None),
         Ok((Reason::Exited(Err(e)), _)) => {
             (Err(Told::Unknown(error(format!("it was not seen to end: {e}")))), None)
         }
         Ok((Reason::Timeout, status)) => {
             let (exit, signal) = status.map(code_and_signal).unwrap_or_default();
-            let ended = Ended { timeout: true, exit, signal, ..Ended::default() };
+            let ended = Ended { timeout: true, exit, signal, ms, ..Ended::default() };
             (Err(Told::Unknown(why(ended))), None)
         }
         Ok((Reason::HoldLost(text), _)) => (Err(Told::Unknown(error(text))), None),
@@ -163,9 +168,10 @@ fn judge(
     claim: &Claim,
     effect: &EffectDefinition,
     status: ExitStatus,
+    ms: u64,
 ) -> Result<Kept, Told<Why>> {
     let (exit, signal) = code_and_signal(status);
-    let ended = || Why(Box::new(Ended { exit, signal, ..Ended::default() }));
+    let ended = || Why(Box::new(Ended { exit, signal, ms, ..Ended::default() }));
     let Some(code) = exit.and_then(|code| u8::try_from(code).ok()) else {
         return Err(Told::Unknown(ended()));
     };
@@ -223,18 +229,20 @@ fn settled(
         )
         | Ok(RunOutcome::Unsettled { error, .. }) => {
             log(format!(
-                "the action {:?} ran, and the store did not take what came of it: {}",
+                "the action {:?} ran, and the store did not take what came of it: {}. {}",
                 effect.key,
-                chain(&error)
+                chain(&error),
+                what_to_do(executor, effect, None)
             ));
-            failed("the action is uncertain: see `coord effect show`")
+            uncertain(effect)
         }
-        Ok(RunOutcome::Uncertain { doubt, .. }) => {
+        Ok(RunOutcome::Uncertain { doubt, episode }) => {
             log(format!(
-                "nobody knows whether the action {:?} was done ({doubt}). Look, then `coord effect resolve`, then run the plan with --retry",
-                effect.key
+                "nobody knows whether the action {:?} was done ({doubt}). {}",
+                effect.key,
+                what_to_do(executor, effect, episode.ok())
             ));
-            failed("the action is uncertain: see `coord effect show`")
+            uncertain(effect)
         }
         Ok(other) => failed(&format!("the action is {}", other.as_str())),
         Err(EffectError::Mismatch { .. }) => failed("the action's key is in use for something else"),
@@ -246,6 +254,23 @@ fn settled(
             return Err(Run::Stopped);
         }
     })
+}
+
+/// How a task ends whose action is uncertain. An outcome is short; the log says the rest.
+fn uncertain(effect: &EffectDefinition) -> Ended {
+    let error = format!("uncertain: {}", with_key("coord effect show", &effect.key, ""));
+    Ended { error: Some(error), ..Ended::default() }
+}
+
+/// How somebody who has looked decides.
+fn what_to_do(executor: &Executor, effect: &EffectDefinition, episode: Option<Episode>) -> String {
+    let episode = episode.map(|episode| format!(" --episode {episode}")).unwrap_or_default();
+    let store = executor.store.as_ref().map(|store| format!(" --store {}", word(store))).unwrap_or_default();
+    let options = format!("{episode}{store} --evidence '...' (--applied | --not-applied | --allow-retry)");
+    format!(
+        "Look whether it was done, then: {}. After that, run the plan with --retry",
+        with_key("coord effect resolve", &effect.key, &options)
+    )
 }
 
 /// Says something in the log of this attempt, after what its command said.

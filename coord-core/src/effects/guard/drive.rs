@@ -82,9 +82,25 @@ async fn obtain<E>(
     let clock = &*options.clock;
     let begin = clock.monotonic();
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    let mut heard = None;
     loop {
         let sent = clock.monotonic();
-        let (limit, outcome) = match store.acquire(action, options.ttl).await {
+        let asked = store.acquire(action, options.ttl).await;
+        // Whoever waits already is not sent away because the store is, for a moment. Nothing has happened then.
+        if let (Err(EffectError::Backend(error)), Some(last)) = (&asked, heard)
+            && error.is_retryable()
+            && clock.monotonic().saturating_sub(last) < options.settle_for
+        {
+            tracing::debug!(key = %action.key, %error, "the store is away while somebody waits");
+            tokio::select! {
+                biased;
+                () = answer.closed() => return Obtained::Nobody,
+                () = backoff.wait(clock) => {}
+            }
+            continue;
+        }
+        heard = Some(clock.monotonic());
+        let (limit, outcome) = match asked {
             Err(error) => return Obtained::Answer(Err(error)),
             Ok(Outcome::Granted(lease)) => return Obtained::Lease(lease, sent),
             Ok(Outcome::Completed(completed)) => {

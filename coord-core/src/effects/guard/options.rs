@@ -61,7 +61,7 @@ pub struct RunOptions {
     pub on_drop: OnDrop,
     /// Who polls the closure.
     pub place: Place,
-    /// For how long the outcome is sent again while the store is away.
+    /// For how long the outcome is sent again while the store is away, and for how long a run that waits bears that.
     pub settle_for: Duration,
     /// The clock by which it is renewed, waited and limited.
     pub clock: Arc<dyn Clock>,
