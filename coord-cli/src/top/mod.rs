@@ -1,6 +1,6 @@
 //! `coord top`: a board as it changes, and keys to change it.
 //!
-//! What is known ([`model`]), how it changes ([`update`]) and what is on the screen ([`view`]) are apart from the terminal, the store
+//! What is known ([`model`]), how it changes ([`mod@update`]) and what is on the screen ([`view`]) are apart from the terminal, the store
 //! and the clock, which are only here.
 
 mod explain;

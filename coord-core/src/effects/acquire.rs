@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use super::action::{Action, Lease, Outcome};
-use super::adapter::{Change, EffectAdapter, OnActionVerb, Situation, check_ttl, end_of, fate};
+use super::adapter::EffectAdapter;
 use super::history::TransitionKind;
 use super::record::{Attempt, Head, Held, Phase, Resource, Verdict, head_key, read_head};
+use super::situation::{Change, Situation, check_ttl, end_of};
+use super::verb::{OnActionVerb, fate};
 use super::{EffectError, EffectVerb, Note};
 use crate::backend::Backend;
 use crate::board::AgentId;

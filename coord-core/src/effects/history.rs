@@ -7,7 +7,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::EffectError;
-use super::action::{ActionKey, ActionState, ActionStatus, Note, limits};
+use super::action::{ActionState, ActionStatus};
+use super::names::{ActionKey, Note, limits};
 use crate::board::AgentId;
 use crate::clock::Timestamp;
 

@@ -32,11 +32,14 @@ mod fingerprint;
 mod guard;
 mod history;
 pub(crate) mod hold;
+mod names;
 mod operate;
 mod reconcile;
 mod record;
 mod ruling;
 mod settle;
+mod situation;
+mod verb;
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,9 +49,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use action::{
-    Action, ActionKey, ActionState, ActionStatus, Completed, Episode, Holder, Lease, ListedResult, Note,
-    Outcome, Reconciliation, Replay, Resolution, ResourceId, Ruled, RulingKind, Uncertain, limits,
-    result_digest,
+    Action, ActionState, ActionStatus, Completed, Episode, Holder, Lease, ListedResult, Outcome,
+    Reconciliation, Replay, Resolution, Ruled, RulingKind, Uncertain, result_digest,
 };
 pub use adapter::{EffectAdapter, EffectOptions};
 pub use fingerprint::Fingerprint;
@@ -57,6 +59,7 @@ pub use history::{
     Evidence, History, ListFilter, ListPage, PurgeReport, PurgeRequest, Transition, TransitionKind,
 };
 pub use hold::Lost;
+pub use names::{ActionKey, Note, ResourceId, limits};
 pub use reconcile::{Finding, Inquiry, Probe, ProbeError, ReconcileReport, Reconciler, ReconcilerOptions};
 
 use crate::clock::Timestamp;

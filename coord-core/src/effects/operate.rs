@@ -1,14 +1,17 @@
 //! What operators do: look, list, drop what is past its retention, forget.
 
-use super::action::{ActionKey, ActionState, ActionStatus, Note, ResourceId, limits};
-use super::adapter::{Change, Decision, EffectAdapter, OnActionVerb, Situation, fate};
+use super::action::{ActionState, ActionStatus};
+use super::adapter::EffectAdapter;
 use super::history::{
     Evidence, History, ListFilter, ListPage, PurgeReport, PurgeRequest, TransitionKind, check_limit,
 };
+use super::names::{ActionKey, Note, ResourceId, limits};
 use super::record::{
     self, Floor, HEADS, Head, Kept, OPEN, Phase, RESULTS, action_key, encode_floor, evidence_key, floor_key,
     head_key, open_key, read_evidence, read_floor, read_head, read_resource, resource_key, result_key,
 };
+use super::situation::{Change, Decision, Situation};
+use super::verb::{OnActionVerb, fate};
 use super::{EffectError, EffectVerb};
 use crate::backend::Backend;
 use crate::cas::{Fate, Judge, Pending, Step, View};

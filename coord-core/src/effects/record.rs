@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::EffectError;
-use super::action::{Action, ActionKey, ActionState, Note, ResourceId, RulingKind, limits, result_digest};
+use super::action::{Action, ActionState, RulingKind, result_digest};
 use super::fingerprint::Fingerprint;
 use super::history::{Transition, TransitionKind};
+use super::names::{ActionKey, Note, ResourceId, limits};
 use crate::board::AgentId;
 use crate::clock::Timestamp;
 use crate::codec::{self, RecordKind};

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use super::action::{Action, Episode, Note, Reconciliation, Resolution, Ruled};
-use super::adapter::{Change, Decision, EffectAdapter, OnAction, OnActionVerb, Situation, check_ttl, end_of};
+use super::action::{Action, Episode, Reconciliation, Resolution, Ruled};
+use super::adapter::EffectAdapter;
 use super::history::TransitionKind;
+use super::names::Note;
 use super::record::{Head, Phase, ReconcileClaim, Resource, Verdict};
 use super::settle::keep;
+use super::situation::{Change, Decision, Situation, check_ttl, end_of};
+use super::verb::{OnAction, OnActionVerb};
 use super::{EffectError, EffectVerb};
 use crate::backend::Backend;
 use crate::cas::View;

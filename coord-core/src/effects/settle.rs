@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::action::{Action, ActionState, Completed, Episode, Lease, Note, Replay, limits, result_digest};
-use super::adapter::{Change, Decision, EffectAdapter, OnAction, OnActionVerb, Situation, check_ttl, end_of};
+use super::action::{Action, ActionState, Completed, Episode, Lease, Replay, result_digest};
+use super::adapter::EffectAdapter;
 use super::history::TransitionKind;
+use super::names::{Note, limits};
 use super::record::{Attempt, Completion, Head, Kept, Phase, Resource, Verdict, encode_payload, result_key};
+use super::situation::{Change, Decision, Situation, check_ttl, end_of};
+use super::verb::{OnAction, OnActionVerb};
 use super::{EffectError, EffectVerb};
 use crate::backend::Backend;
 use crate::board::AgentId;
