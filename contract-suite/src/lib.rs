@@ -41,7 +41,7 @@ pub use harness::{
     Misconfiguration, ServerControl,
 };
 pub use memory::MemoryHarness;
-pub use mimic::{main, main_subject};
+pub use mimic::{main, main_subject, main_with};
 pub use report::{Report, Row, RowResult};
 pub use run::{Options, Subject, check, is_required, run, run_clause, run_subject};
 pub use sim::SimHarness;

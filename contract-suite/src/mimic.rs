@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::sync::RwLock;
@@ -30,6 +31,15 @@ pub fn main(harness: impl Harness) -> ExitCode {
 /// # Panics
 /// If no asynchronous runtime can be started.
 pub fn main_subject(subject: Subject) -> ExitCode {
+    main_with(subject, Options::default())
+}
+
+/// As [`main_subject`], with options of your own: a store that is slow by design needs more time for the clauses with large boards. Filter, layer
+/// and workers are those of the command line. The environment variable `COORD_SUITE_TIMEOUT` says how many seconds a clause may take.
+///
+/// # Panics
+/// If no asynchronous runtime can be started.
+pub fn main_with(subject: Subject, mut options: Options) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_all()
@@ -39,11 +49,12 @@ pub fn main_subject(subject: Subject) -> ExitCode {
         return code;
     }
     let arguments = Arguments::from_args();
-    let seed = std::env::var("COORD_SUITE_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(system_random);
-    let options = Arc::new(Options::default());
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("COORD_SUITE_SEED").or(options.seed).unwrap_or_else(system_random);
+    if let Some(seconds) = number("COORD_SUITE_TIMEOUT") {
+        options.timeout = Duration::from_secs(seconds);
+    }
+    let options = Arc::new(options);
     // The exclusive clauses come last and take the lock alone; it is fair, so they wait for those that have begun.
     let turn = Arc::new(RwLock::new(()));
     let mut ordered: Vec<_> = clauses().iter().collect();

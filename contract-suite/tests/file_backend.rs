@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use contract_suite::Harness;
+use contract_suite::{Harness, Options, Subject};
 use coord_core::{Backend, BackendError, Namespace};
 
 #[allow(dead_code, missing_docs, unreachable_pub, reason = "the example is a whole program")]
@@ -40,5 +41,8 @@ fn main() -> ExitCode {
     // In memory where there is such a folder: the example waits for the disk with every transaction, and the suite makes many.
     let folder =
         tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder");
-    contract_suite::main(FileHarness { folder: folder.path().to_owned() })
+    let harness = FileHarness { folder: folder.path().to_owned() };
+    // It writes the whole file with every transaction, so that a board of ten thousand tasks is slow by design.
+    let options = Options { timeout: Duration::from_secs(900), ..Options::default() };
+    contract_suite::main_with(Subject::new(Arc::new(harness)), options)
 }
