@@ -77,6 +77,28 @@ impl Time {
     }
 }
 
+/// Why there is no lease of such a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TtlError {
+    #[error("the ttl is less than a microsecond")]
+    Nothing,
+    #[error("the ttl ends beyond the representable time")]
+    Overflow,
+}
+
+/// A ttl that is longer than nothing and can be represented at all.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<(), TtlError> {
+    if ttl < Duration::from_micros(1) {
+        return Err(TtlError::Nothing);
+    }
+    lease_end(Timestamp::EPOCH, ttl).map(|_| ())
+}
+
+/// When a lease ends that begins now.
+pub(crate) fn lease_end(now: Timestamp, ttl: Duration) -> Result<Timestamp, TtlError> {
+    now.checked_add(ttl).ok_or(TtlError::Overflow)
+}
+
 /// What a judgement says.
 pub(crate) enum Step<A> {
     /// These keys have to be read too.
@@ -183,6 +205,37 @@ impl Backoff {
         let micros = random.random_range(0..=self.ceiling.as_micros().min(u128::from(u32::MAX)) as u64);
         self.ceiling = self.ceiling.saturating_mul(2).min(self.cap);
         clock.sleep(Duration::from_micros(micros)).await;
+    }
+}
+
+/// Makes the guard record of an adapter if there is none yet, and reads `keys`, of which it is one, with it. It is never deleted, so whoever
+/// creates it, and however often, it is there in the end.
+pub(crate) async fn open(
+    backend: &dyn Backend,
+    clock: &dyn Clock,
+    max_failures: u32,
+    keys: &KeySet,
+    guard: &Key,
+    create: &Txn,
+) -> Result<Snapshot, BackendError> {
+    let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    let mut failures = 0;
+    loop {
+        let snapshot = backend.snapshot(keys).await?;
+        if snapshot.require(guard)?.is_present() {
+            return Ok(snapshot);
+        }
+        match backend.txn(create).await {
+            Ok(TxnOutcome::Applied | TxnOutcome::Rejected) => {}
+            Err(error) if !error.is_indeterminate() => return Err(error),
+            Err(error) => {
+                failures += 1;
+                if failures > max_failures {
+                    return Err(error);
+                }
+                backoff.wait(clock).await;
+            }
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::key::limits;
+use crate::key::{Key, limits};
+use crate::snapshot::Entry;
 
 /// The first bytes of every record of ours. The first one is no valid start of UTF-8 text, so text is never taken for a record.
 const MAGIC: [u8; 4] = [0xC0, b'R', b'D', b'1'];
@@ -105,6 +106,38 @@ pub(crate) fn decode<T: DeserializeOwned>(kind: RecordKind, bytes: &[u8]) -> Res
         return Err(DecodeError::Trailing(payload.len() - read));
     }
     Ok(record)
+}
+
+/// A record that cannot be read, or contradicts itself.
+#[derive(Debug)]
+pub(crate) struct DamagedRecord {
+    pub(crate) key: String,
+    pub(crate) source: Box<dyn std::error::Error + Send + Sync + 'static>,
+}
+
+impl DamagedRecord {
+    pub(crate) fn new(key: &Key, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        DamagedRecord { key: key.as_str().to_owned(), source: why.into() }
+    }
+}
+
+/// Reads the record under a key, `None` if there is none.
+pub(crate) fn read<T: DeserializeOwned>(
+    kind: RecordKind,
+    key: &Key,
+    entry: &Entry,
+) -> Result<Option<T>, DamagedRecord> {
+    let decoded = entry.value().map(|value| decode(kind, value)).transpose();
+    decoded.map_err(|error| DamagedRecord::new(key, error))
+}
+
+/// Counters move by one and have half of their range left when nobody will ever get there. A larger one is damage; believed, it would
+/// overflow, and a fence start again.
+pub(crate) fn check_counters<const N: usize>(key: &Key, counters: [u64; N]) -> Result<(), DamagedRecord> {
+    if counters.into_iter().any(|counter| counter > u64::MAX / 2) {
+        return Err(DamagedRecord::new(key, "a counter is larger than anybody can count"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,10 +11,13 @@ mod error;
 #[doc = include_str!("guide.md")]
 #[doc = concat!("```\n# #![allow(dead_code, clippy::disallowed_methods)]\n", include_str!("../examples/file_backend.rs"), "\n```")]
 pub mod guide {}
+mod hold;
 mod key;
 pub mod layer;
+mod panic;
 mod recent;
 mod snapshot;
+mod text;
 pub mod token;
 mod txn;
 pub mod url;

@@ -42,7 +42,7 @@ pub(crate) fn seed() -> u64 {
     u64::from_le_bytes(system_random())
 }
 
-fn to_hex(bytes: &[u8; 16]) -> String {
+pub(crate) fn to_hex(bytes: &[u8; 16]) -> String {
     use fmt::Write as _;
     bytes.iter().fold(String::with_capacity(32), |mut text, byte| {
         // Writing to a String cannot fail.

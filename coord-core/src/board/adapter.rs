@@ -18,7 +18,7 @@ use crate::error::BackendError;
 use crate::key::{self, Key, Prefix};
 use crate::snapshot::{KeyRange, KeySet, Snapshot};
 use crate::token::OperationId;
-use crate::txn::{Assert, Mutation, Txn, TxnOutcome};
+use crate::txn::{Assert, Mutation, Txn};
 
 /// How a board is opened.
 #[derive(Clone, Debug)]
@@ -138,34 +138,15 @@ impl<B: Backend> BoardAdapter<B> {
                 Mutation::put(mark.clone(), ready::encode_mark()),
             ],
         )?;
-        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
-        let mut failures = 0;
-        loop {
-            let snapshot = board.backend().snapshot(&keys).await?;
-            let entry = snapshot.require(&key)?;
-            if entry.is_present() {
-                record::read_topology(entry)?;
-                match snapshot.require(&mark)?.value() {
-                    Some(value) => {
-                        ready::read_mark(value).map_err(|error| record::malformed(&mark, error))?;
-                    }
-                    None => board.index_all().await?,
-                }
-                return Ok(board);
-            }
-            // The record is never deleted, so whoever creates it, and however often, it is there in the end.
-            match board.backend().txn(&create).await {
-                Ok(TxnOutcome::Applied | TxnOutcome::Rejected) => {}
-                Err(error) if !error.is_indeterminate() => return Err(error.into()),
-                Err(error) => {
-                    failures += 1;
-                    if failures > board.inner.options.max_failures {
-                        return Err(error.into());
-                    }
-                    backoff.wait(&*board.inner.options.clock).await;
-                }
-            }
+        let options = &board.inner.options;
+        let snapshot =
+            cas::open(board.backend(), &*options.clock, options.max_failures, &keys, &key, &create).await?;
+        record::read_topology(snapshot.require(&key)?)?;
+        match snapshot.require(&mark)?.value() {
+            Some(value) => ready::read_mark(value).map_err(|error| record::malformed(&mark, error))?,
+            None => board.index_all().await?,
         }
+        Ok(board)
     }
 
     /// The handle below.

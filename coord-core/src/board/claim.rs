@@ -12,7 +12,7 @@ use super::retry::Retry;
 use super::task::{AgentId, Claim, ClaimRequest, Filter, Lease, Outcome, State, TaskId};
 use super::{BoardError, Verb};
 use crate::backend::Backend;
-use crate::cas::{Fate, Judge, Pending, Step, Time, View};
+use crate::cas::{Fate, Judge, Pending, Step, Time, View, check_ttl, lease_end};
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::token::{self, OperationId, Token};
@@ -21,19 +21,6 @@ use crate::txn::{Assert, Mutation};
 /// How many done dependencies a claim asserts besides its own head. Done is for ever, so it rests on none of these asserts; they
 /// catch what a failover of the store has lost.
 const ASSERTED_DEPENDENCIES: usize = 40;
-
-/// A ttl that is longer than nothing and can be represented at all.
-pub(super) fn check_ttl(ttl: Duration) -> Result<(), BoardError> {
-    if ttl < Duration::from_micros(1) {
-        return Err(BoardError::Invalid("the ttl is less than a microsecond".into()));
-    }
-    lease_end(Timestamp::EPOCH, ttl).map(|_| ())
-}
-
-fn lease_end(now: Timestamp, ttl: Duration) -> Result<Timestamp, BoardError> {
-    now.checked_add(ttl)
-        .ok_or_else(|| BoardError::Invalid("the ttl ends beyond the representable time".into()))
-}
 
 fn not_found(id: &TaskId) -> BoardError {
     BoardError::NotFound { id: id.clone() }

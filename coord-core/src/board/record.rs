@@ -11,7 +11,7 @@ use super::retry::Retry;
 use super::task::{AgentId, LeaseInfo, Outcome, State, Task, TaskId, TaskSpec};
 use super::{BoardError, Verb};
 use crate::clock::Timestamp;
-use crate::codec::{self, DecodeError, RecordKind};
+use crate::codec::{self, DamagedRecord, DecodeError, RecordKind};
 use crate::key::{Key, Prefix};
 pub(crate) use crate::recent::{REMEMBERED, Recent};
 use crate::snapshot::Entry;
@@ -280,43 +280,26 @@ pub(crate) fn malformed(
     key: &Key,
     source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> BoardError {
-    BoardError::Malformed { key: key.as_str().to_owned(), source: source.into() }
-}
-
-fn decode<T: serde::de::DeserializeOwned>(
-    kind: RecordKind,
-    key: &Key,
-    entry: &Entry,
-) -> Result<Option<T>, BoardError> {
-    entry.value().map(|value| codec::decode(kind, value).map_err(|error| malformed(key, error))).transpose()
+    DamagedRecord::new(key, source).into()
 }
 
 /// The guard, which exists on every open board.
 pub(crate) fn read_topology(entry: &Entry) -> Result<Topology, BoardError> {
     let key = topology_key();
-    let topology: Topology = decode(RecordKind::Topology, &key, entry)?
+    let topology: Topology = codec::read(RecordKind::Topology, &key, entry)?
         .ok_or_else(|| malformed(&key, "the board's guard record is gone"))?;
-    check_counters(&key, [topology.next_order, topology.fence_floor, topology.seq_floor])?;
+    codec::check_counters(&key, [topology.next_order, topology.fence_floor, topology.seq_floor])?;
     Ok(topology)
-}
-
-/// Counters move by one and have half of their range left when no board will ever get there. A larger one is damage; believed, it would
-/// overflow, and a fence start again.
-fn check_counters(key: &Key, counters: [u64; 3]) -> Result<(), BoardError> {
-    if counters.into_iter().any(|counter| counter > u64::MAX / 2) {
-        return Err(malformed(key, "a counter is larger than any board can count"));
-    }
-    Ok(())
 }
 
 /// The head of a task, `None` if there is no such task.
 pub(crate) fn read_head(id: &TaskId, entry: &Entry) -> Result<Option<Head>, BoardError> {
     let key = head_key(id);
-    let Some(head) = decode::<Head>(RecordKind::TaskHead, &key, entry)? else { return Ok(None) };
+    let Some(head) = codec::read::<Head>(RecordKind::TaskHead, &key, entry)? else { return Ok(None) };
     if (head.state() == State::Claimed) != head.held.is_some() {
         return Err(malformed(&key, "a task is claimed exactly if somebody holds it"));
     }
-    check_counters(&key, [head.fence, head.seq, head.order])?;
+    codec::check_counters(&key, [head.fence, head.seq, head.order])?;
     Ok(Some(head))
 }
 

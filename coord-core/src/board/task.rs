@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::BoardError;
 use super::retry::Retry;
 use crate::clock::Timestamp;
+use crate::text::text_type;
 use crate::token::{RequestId, Token};
 
 /// The limits of a board, the same on every backend.
@@ -80,32 +80,9 @@ macro_rules! name_type {
                 }
                 Ok(())
             }
-
-            /// The name as text.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
         }
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&*self.0, f)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = BoardError;
-            fn from_str(text: &str) -> Result<Self, BoardError> {
-                $name::new(text)
-            }
-        }
+        text_type!($name, BoardError);
     };
 }
 
@@ -252,8 +229,7 @@ impl Outcome {
     /// The outcome cut to the limit, at a character boundary.
     #[must_use]
     pub fn truncated(text: &str) -> Self {
-        let end = (0..=text.len().min(limits::OUTCOME_BYTES)).rev().find(|end| text.is_char_boundary(*end));
-        Outcome(text[..end.unwrap_or(0)].to_owned())
+        Outcome(text[..text.floor_char_boundary(limits::OUTCOME_BYTES)].to_owned())
     }
 
     /// The text.

@@ -1,6 +1,5 @@
 //! A worker: claims tasks, runs a handler on each, keeps the leases alive, and settles what came of it.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +9,10 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::task::{AgentId, Claim, Filter, Outcome, Task, TaskId};
 use super::{BoardError, ExtendedBoard};
-use crate::cas::Backoff;
+use crate::cas::{Backoff, check_ttl};
 use crate::clock::{Clock, SystemClock};
-use crate::effects::Lost;
-use crate::effects::hold::Hold;
+use crate::hold::{Hold, Lost, Renewed};
+use crate::panic::panic_text;
 use crate::token::Token;
 
 /// Works on a board: claims what is ready, up to its concurrency, and runs a handler on each task.
@@ -214,7 +213,7 @@ impl Worker {
         E: fmt::Display + Send + 'static,
     {
         self.agent.validate()?;
-        super::claim::check_ttl(self.options.ttl)?;
+        check_ttl(self.options.ttl)?;
         if self.options.concurrency == 0 {
             return Err(BoardError::Invalid("a worker with a concurrency of 0 never works".into()));
         }
@@ -405,44 +404,13 @@ struct Claimed {
 }
 
 impl Claimed {
-    /// Renews the lease at a third of its ttl until it is lost.
-    async fn keep_alive(self, mut sent: Duration) {
-        let clock = &*self.options.clock;
-        let third = self.options.ttl / 3;
-        loop {
-            let due = sent.saturating_add(third).saturating_sub(clock.monotonic());
-            tokio::select! {
-                biased;
-                _ = self.hold.lost() => return,
-                () = clock.sleep(due) => {}
-            }
-            // What fails for the moment is tried again quickly: there are two thirds of the ttl left, less the margin.
-            let mut backoff = Backoff::new(third / 16, third / 4);
-            sent = loop {
-                let sent = clock.monotonic();
-                let renewed = tokio::select! {
-                    biased;
-                    _ = self.hold.lost() => return,
-                    renewed = self.board.renew(&self.id, &self.token, self.options.ttl) => renewed,
-                };
-                match renewed {
-                    Ok(_) if self.hold.extend(sent) => break sent,
-                    Ok(_) => return,
-                    Err(error) if is_transient(&error) => {
-                        tracing::debug!(task = %self.id, %error, "a lease could not be renewed yet");
-                    }
-                    Err(error) => {
-                        tracing::warn!(task = %self.id, %error, "a lease is lost");
-                        return self.hold.lose(Lost::Refused);
-                    }
-                }
-                tokio::select! {
-                    biased;
-                    _ = self.hold.lost() => return,
-                    () = backoff.wait(clock) => {}
-                }
-            };
-        }
+    /// Renews the lease until it is lost.
+    async fn keep_alive(self, sent: Duration) {
+        let renew = async || {
+            let renewed = self.board.renew(&self.id, &self.token, self.options.ttl).await;
+            Renewed::of(renewed, is_transient, &self.id)
+        };
+        self.hold.keep_alive(self.options.ttl, sent, renew).await;
     }
 
     async fn attend<F, E>(&self, handling: F, mut stop: watch::Receiver<bool>) -> Ended
@@ -563,11 +531,7 @@ fn panicked(error: tokio::task::JoinError) -> Outcome {
         // Only a runtime that shuts down cancels it, and then nobody is told.
         return Outcome::truncated("was cancelled");
     }
-    let panic: Box<dyn Any + Send> = error.into_panic();
-    let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (_, Some(text)) => text.as_str(),
-        _ => "without a text",
-    };
+    let panic = error.into_panic();
+    let text = panic_text(&*panic);
     Outcome::truncated(&format!("panicked: {text}"))
 }

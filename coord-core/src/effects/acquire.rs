@@ -6,12 +6,12 @@ use super::action::{Action, Lease, Outcome};
 use super::adapter::EffectAdapter;
 use super::history::TransitionKind;
 use super::record::{Attempt, Head, Held, Phase, Resource, Verdict, head_key, read_head};
-use super::situation::{Change, Situation, check_ttl, end_of};
+use super::situation::{Change, Situation};
 use super::verb::{OnActionVerb, fate};
 use super::{EffectError, EffectVerb, Note};
 use crate::backend::Backend;
 use crate::board::AgentId;
-use crate::cas::{Fate, Judge, Pending, Step, View};
+use crate::cas::{Fate, Judge, Pending, Step, View, check_ttl, lease_end};
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::recent::Recent;
@@ -136,7 +136,7 @@ impl Judge for Acquiring<'_> {
             Err(unread) => return Ok(Step::Read(vec![unread])),
         };
         // A ttl that makes no sense is refused before anything else is judged.
-        let until = end_of(situation.now(), self.ttl)?;
+        let until = lease_end(situation.now(), self.ttl)?;
         let found = |outcome| Ok(Step::Answer(Acquired::Outcome(outcome)));
         if let Some(head) = situation.head.clone() {
             if let Some(attempt) = head.attempt(self.token).cloned() {

@@ -12,18 +12,18 @@ use super::action::{
 };
 use super::history::{History, ListFilter, ListPage, PurgeReport, PurgeRequest};
 use super::names::{ActionKey, Note, ResourceId};
-use super::record::{Floor, Head, Resource, encode_floor, floor_key, read_floor};
+use super::record::{Floor, Head, encode_floor, floor_key, read_floor};
 use super::situation::{Decision, Situation};
 use super::verb::{OnAction, OnActionVerb};
 use super::{EffectError, EffectStore};
 use crate::backend::Backend;
 use crate::board::AgentId;
-use crate::cas::{self, Backoff, Bounds, Judge, View};
+use crate::cas::{self, Bounds, Judge, View};
 use crate::clock::{Clock, SystemClock};
 use crate::recent::Recent;
 use crate::snapshot::KeySet;
 use crate::token::{OperationId, Token};
-use crate::txn::{Assert, Mutation, Txn, TxnOutcome};
+use crate::txn::{Assert, Mutation, Txn};
 
 /// How a side-effect store is opened.
 #[derive(Clone, Debug)]
@@ -144,28 +144,11 @@ impl<B: Backend> EffectAdapter<B> {
         let floor = Floor { identity, fence: 0, forgotten: 0, recent: Recent::default() };
         let create =
             Txn::new([Assert::missing(key.clone())], [Mutation::put(key.clone(), encode_floor(&floor))])?;
-        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
-        let mut failures = 0;
-        loop {
-            let snapshot = store.backend().snapshot(&keys).await?;
-            let entry = snapshot.require(&key)?;
-            if entry.is_present() {
-                read_floor(entry)?;
-                return Ok(store);
-            }
-            // The record is never deleted, so whoever creates it, and however often, it is there in the end.
-            match store.backend().txn(&create).await {
-                Ok(TxnOutcome::Applied | TxnOutcome::Rejected) => {}
-                Err(error) if !error.is_indeterminate() => return Err(error.into()),
-                Err(error) => {
-                    failures += 1;
-                    if failures > store.inner.options.max_failures {
-                        return Err(error.into());
-                    }
-                    backoff.wait(&*store.inner.options.clock).await;
-                }
-            }
-        }
+        let options = store.options();
+        let snapshot =
+            cas::open(store.backend(), &*options.clock, options.max_failures, &keys, &key, &create).await?;
+        read_floor(snapshot.require(&key)?)?;
+        Ok(store)
     }
 
     /// A handle on the same store under another agent's name.
@@ -207,15 +190,9 @@ impl<B: Backend> EffectAdapter<B> {
     pub(super) async fn on_action<A: Clone + Send>(
         &self,
         verb: OnActionVerb<'_>,
-        judge: impl FnMut(&View<'_>, Situation) -> Result<Decision<A>, EffectError> + Send,
+        judge: impl FnMut(&View<'_>, &Situation) -> Result<Decision<A>, EffectError> + Send,
     ) -> Result<A, EffectError> {
-        self.run(&mut OnAction {
-            verb,
-            operation: OperationId::mint(),
-            judge,
-            found: |_: &Head, _: Option<&Resource>| None,
-        })
-        .await
+        self.run(&mut OnAction { verb, operation: OperationId::mint(), judge, found: |_: &Head| None }).await
     }
 }
 

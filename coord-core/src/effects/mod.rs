@@ -30,8 +30,8 @@ mod action;
 mod adapter;
 mod fingerprint;
 mod guard;
+mod head;
 mod history;
-pub(crate) mod hold;
 mod names;
 mod operate;
 mod reconcile;
@@ -48,6 +48,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub use crate::hold::Lost;
 pub use action::{
     Action, ActionState, ActionStatus, Completed, Episode, Holder, Lease, ListedResult, Outcome,
     Reconciliation, Replay, Resolution, Ruled, RulingKind, Uncertain, result_digest,
@@ -58,11 +59,12 @@ pub use guard::{Doubt, Failure, Guard, OnDrop, Place, RunContext, RunOptions, Ru
 pub use history::{
     Evidence, History, ListFilter, ListPage, PurgeReport, PurgeRequest, Transition, TransitionKind,
 };
-pub use hold::Lost;
 pub use names::{ActionKey, Note, ResourceId, limits};
 pub use reconcile::{Finding, Inquiry, Probe, ProbeError, ReconcileReport, Reconciler, ReconcilerOptions};
 
+use crate::cas::TtlError;
 use crate::clock::Timestamp;
+use crate::codec::DamagedRecord;
 use crate::error::BackendError;
 use crate::token::Token;
 
@@ -234,6 +236,18 @@ pub enum EffectError {
     /// The store failed, and nothing has happened.
     #[error("the store failed")]
     Backend(#[from] BackendError),
+}
+
+impl From<TtlError> for EffectError {
+    fn from(error: TtlError) -> Self {
+        EffectError::Invalid(error.to_string())
+    }
+}
+
+impl From<DamagedRecord> for EffectError {
+    fn from(DamagedRecord { key, source }: DamagedRecord) -> Self {
+        EffectError::Malformed { key, source }
+    }
 }
 
 /// A side-effect store. [`EffectAdapter`] implements it above any store; a host may implement it itself and run the same clauses of the

@@ -1,12 +1,12 @@
 //! The names of actions and resources, notes, and the limits of all of them.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::EffectError;
+use crate::text::text_type;
 
 /// The limits of a side-effect store, the same on every backend.
 pub mod limits {
@@ -63,31 +63,6 @@ macro_rules! name_type {
                 }
                 Ok($name(text.into()))
             }
-
-            /// The name as text.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&*self.0, f)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = EffectError;
-            fn from_str(text: &str) -> Result<Self, EffectError> {
-                $name::new(text)
-            }
         }
 
         impl TryFrom<String> for $name {
@@ -102,6 +77,8 @@ macro_rules! name_type {
                 name.0.as_ref().to_owned()
             }
         }
+
+        text_type!($name, EffectError);
     };
 }
 

@@ -34,11 +34,11 @@ fn evidence_keys(key: &ActionKey) -> impl Iterator<Item = Key> {
 
 impl<B: Backend> EffectAdapter<B> {
     pub(super) async fn get_action(&self, key: &ActionKey) -> Result<Option<ActionStatus>, EffectError> {
-        let judge = |view: &View<'_>, situation: Situation| {
+        let judge = |view: &View<'_>, situation: &Situation| {
             let Some(head) = situation.head.clone() else { return Ok(Decision::Answer(None)) };
             if situation.has_lapsed() {
                 let head = situation.lapsed(head, self.agent());
-                let seen = Situation { head: Some(head.clone()), ..situation };
+                let seen = Situation { head: Some(head.clone()), ..situation.clone() };
                 return Ok(Decision::write(Change::of(head.clone()), Some(seen.status(&head))));
             }
             let mut status = situation.status(&head);
@@ -173,9 +173,9 @@ impl<B: Backend> EffectAdapter<B> {
         key: &ActionKey,
         is_due: &(impl Fn(&Situation, &Head) -> bool + Sync),
     ) -> Result<bool, EffectError> {
-        let judge = |_: &View<'_>, situation: Situation| {
+        let judge = |_: &View<'_>, situation: &Situation| {
             let Some(mut head) = situation.head.clone() else { return Ok(Decision::Answer(false)) };
-            if !is_due(&situation, &head) {
+            if !is_due(situation, &head) {
                 return Ok(Decision::Answer(false));
             }
             let now = situation.now();

@@ -9,18 +9,17 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::EffectError;
-use super::action::{Action, ActionState, RulingKind, result_digest};
+use super::action::{Action, RulingKind};
 use super::fingerprint::Fingerprint;
-use super::history::{Transition, TransitionKind};
+use super::history::Transition;
 use super::names::{ActionKey, Note, ResourceId, limits};
 use crate::board::AgentId;
 use crate::clock::Timestamp;
-use crate::codec::{self, RecordKind};
+use crate::codec::{self, DamagedRecord, RecordKind};
 use crate::key::{Key, Prefix};
 use crate::recent::Recent;
 use crate::snapshot::Entry;
-use crate::token::{OperationId, Token};
-use crate::txn::Mutation;
+use crate::token::Token;
 
 pub(super) const HEADS: &str = "act/";
 pub(super) const RESULTS: &str = "out/";
@@ -179,190 +178,6 @@ pub(super) struct Head {
     pub(super) recent: Recent,
 }
 
-impl Head {
-    /// The head of an action that nobody has attempted: it gets its first attempt before it is stored.
-    pub(super) fn new(action: &Action, floor: &Floor, agent: &AgentId, now: Timestamp) -> Self {
-        Head {
-            resource: action.resource.clone(),
-            fingerprint: action.fingerprint,
-            downstream_key: floor.downstream_key(action),
-            phase: Phase::Idle,
-            since: now,
-            attempts: Vec::new(),
-            agent: agent.clone(),
-            episode: 0,
-            reason: Note::default(),
-            claim: None,
-            rulings: Vec::new(),
-            completion: None,
-            maybe_applied: false,
-            maybe_twice: false,
-            evidence: Vec::new(),
-            more_evidence: 0,
-            transitions: Vec::new(),
-            dropped_transitions: 0,
-            touched: now,
-            recent: Recent::default(),
-        }
-    }
-
-    pub(super) fn downstream_key(&self) -> String {
-        use std::fmt::Write as _;
-        self.downstream_key.iter().fold(String::with_capacity(32), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    }
-
-    pub(super) fn newest(&self) -> Option<&Attempt> {
-        self.attempts.last()
-    }
-
-    /// The fence of the newest attempt.
-    pub(super) fn fence(&self) -> u64 {
-        self.newest().map_or(0, |attempt| attempt.fence)
-    }
-
-    pub(super) fn attempt(&self, token: &Token) -> Option<&Attempt> {
-        self.attempts.iter().find(|attempt| attempt.token == *token)
-    }
-
-    pub(super) fn is_newest(&self, attempt: &Attempt) -> bool {
-        self.fence() == attempt.fence
-    }
-
-    /// Whether the action is the one that this head is about.
-    pub(super) fn is_about(&self, action: &Action) -> bool {
-        let same = match (&self.fingerprint, &action.fingerprint) {
-            (None, None) => true,
-            (Some(ours), Some(theirs)) => ours.is_same_action(theirs),
-            _ => false,
-        };
-        same && self.resource == action.resource
-    }
-
-    pub(super) fn enter(&mut self, phase: Phase, now: Timestamp) {
-        if self.phase != phase {
-            self.phase = phase;
-            self.since = now;
-        }
-    }
-
-    /// Ends the episode and the right to judge it, if there is one, and begins a new one.
-    pub(super) fn become_uncertain(&mut self, reason: Note, now: Timestamp) {
-        self.enter(Phase::Uncertain, now);
-        self.episode += 1;
-        self.reason = reason;
-        self.claim = None;
-    }
-
-    /// Ends the episode and the right to judge it.
-    pub(super) fn settle(&mut self, phase: Phase, now: Timestamp) {
-        self.enter(phase, now);
-        self.claim = None;
-    }
-
-    /// Says something of the newest attempt, if nothing was said of it yet.
-    pub(super) fn judge_newest(&mut self, verdict: Verdict) -> Option<u64> {
-        let newest = self.attempts.last_mut().filter(|attempt| attempt.verdict == Verdict::Open)?;
-        newest.verdict = verdict;
-        Some(newest.fence)
-    }
-
-    /// Makes room for another attempt: of abandoned ones only the last few are kept, others never dropped.
-    pub(super) fn has_room(&mut self) -> bool {
-        let droppable = |head: &Head, attempt: &Attempt| {
-            attempt.verdict == Verdict::Abandoned
-                && !head.evidence.iter().any(|evidence| evidence.fence == attempt.fence)
-        };
-        let mut abandoned = self.attempts.iter().filter(|attempt| droppable(self, attempt)).count();
-        let mut kept = Vec::with_capacity(self.attempts.len());
-        for attempt in &self.attempts {
-            if droppable(self, attempt) && abandoned > limits::ABANDONED_ATTEMPTS {
-                abandoned -= 1;
-            } else {
-                kept.push(attempt.clone());
-            }
-        }
-        self.attempts = kept;
-        self.attempts.len() < limits::ATTEMPTS
-    }
-
-    pub(super) fn note(
-        &mut self,
-        kind: TransitionKind,
-        agent: &AgentId,
-        fence: u64,
-        at: Timestamp,
-        note: Note,
-    ) {
-        self.transitions.push(Transition { at, kind, agent: agent.clone(), fence, note });
-        self.drop_transitions(limits::TRANSITIONS);
-    }
-
-    fn drop_transitions(&mut self, keep: usize) {
-        let more = self.transitions.len().saturating_sub(keep);
-        self.transitions.drain(..more);
-        self.dropped_transitions += more as u64;
-    }
-
-    pub(super) fn rule(&mut self, ruling: RulingKind, at: Timestamp) {
-        self.rulings.push(KnownRuling { episode: self.episode, kind: ruling, at });
-        let more = self.rulings.len().saturating_sub(limits::RULINGS);
-        self.rulings.drain(..more);
-    }
-
-    /// Notes a result that is not the first or comes too late. Says whether it is new, and how to keep it.
-    pub(super) fn add_evidence(
-        &mut self,
-        key: &ActionKey,
-        fence: u64,
-        result: &Bytes,
-        at: Timestamp,
-    ) -> (bool, Option<Mutation>) {
-        let digest = result_digest(result);
-        if self.evidence.iter().any(|known| known.fence == fence && known.digest == digest) {
-            return (false, None);
-        }
-        if self.evidence.len() >= limits::EVIDENCE_KNOWN {
-            self.more_evidence += 1;
-            return (true, None);
-        }
-        let free = (0..limits::EVIDENCE_KEPT as u8)
-            .find(|slot| !self.evidence.iter().any(|known| known.slot == Some(*slot)))
-            .filter(|_| result.len() <= limits::RESULT_BYTES && self.evidence.len() < limits::EVIDENCE_KEPT);
-        self.evidence.push(KnownEvidence { fence, at, len: result.len() as u64, digest, slot: free });
-        (
-            true,
-            free.map(|slot| {
-                Mutation::put(evidence_key(key, slot), encode_payload(RecordKind::ActionEvidence, result))
-            }),
-        )
-    }
-
-    /// Whether the action is attempted or uncertain, and so belongs to the index.
-    pub(super) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::InFlight | Phase::Uncertain)
-    }
-
-    pub(super) fn state(&self, is_live: bool) -> ActionState {
-        match self.phase {
-            Phase::Idle => ActionState::Idle,
-            Phase::InFlight if is_live => ActionState::InFlight,
-            Phase::InFlight => ActionState::Lapsed,
-            Phase::Uncertain => ActionState::Uncertain,
-            Phase::Completed => ActionState::Completed,
-        }
-    }
-
-    /// Notes one change: time and operation.
-    pub(super) fn touch(&mut self, operation: OperationId, now: Timestamp) {
-        self.touched = now;
-        self.recent.push(operation);
-    }
-}
-
 fn key(text: String) -> Key {
     Key::new(text).expect("a prefix and at most 200 bytes without NUL make a key")
 }
@@ -405,24 +220,7 @@ pub(super) fn malformed(
     key: &Key,
     source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> EffectError {
-    EffectError::Malformed { key: key.as_str().to_owned(), source: source.into() }
-}
-
-fn decode<T: serde::de::DeserializeOwned>(
-    kind: RecordKind,
-    key: &Key,
-    entry: &Entry,
-) -> Result<Option<T>, EffectError> {
-    entry.value().map(|value| codec::decode(kind, value).map_err(|error| malformed(key, error))).transpose()
-}
-
-/// Counters move by one and have half of their range left when no store will ever get there. A larger one is damage; believed, it would
-/// overflow, and a fence start again.
-fn check_counters<const N: usize>(key: &Key, counters: [u64; N]) -> Result<(), EffectError> {
-    if counters.into_iter().any(|counter| counter > u64::MAX / 2) {
-        return Err(malformed(key, "a counter is larger than any store can count"));
-    }
-    Ok(())
+    DamagedRecord::new(key, source).into()
 }
 
 pub(super) fn encode_floor(floor: &Floor) -> Bytes {
@@ -432,9 +230,9 @@ pub(super) fn encode_floor(floor: &Floor) -> Bytes {
 /// The guard, which exists in every open store.
 pub(super) fn read_floor(entry: &Entry) -> Result<Floor, EffectError> {
     let key = floor_key();
-    let floor: Floor = decode(RecordKind::Floor, &key, entry)?
+    let floor: Floor = codec::read(RecordKind::Floor, &key, entry)?
         .ok_or_else(|| malformed(&key, "the store's guard record is gone"))?;
-    check_counters(&key, [floor.fence, floor.forgotten])?;
+    codec::check_counters(&key, [floor.fence, floor.forgotten])?;
     Ok(floor)
 }
 
@@ -457,7 +255,7 @@ pub(super) fn encode_head(head: &mut Head) -> Bytes {
 /// The head of an action, `None` if there is no such action.
 pub(super) fn read_head(action: &ActionKey, entry: &Entry) -> Result<Option<Head>, EffectError> {
     let key = head_key(action);
-    let Some(head) = decode::<Head>(RecordKind::ActionHead, &key, entry)? else { return Ok(None) };
+    let Some(head) = codec::read::<Head>(RecordKind::ActionHead, &key, entry)? else { return Ok(None) };
     let Some((newest, older)) = head.attempts.split_last() else {
         return Err(malformed(&key, "the action has no attempt"));
     };
@@ -476,7 +274,7 @@ pub(super) fn read_head(action: &ActionKey, entry: &Entry) -> Result<Option<Head
     if head.attempts.windows(2).any(|pair| pair[0].fence >= pair[1].fence) {
         return Err(malformed(&key, "the fences of the attempts do not grow"));
     }
-    check_counters(&key, [newest.fence, head.episode, head.more_evidence])?;
+    codec::check_counters(&key, [newest.fence, head.episode, head.more_evidence])?;
     Ok(Some(head))
 }
 
@@ -487,8 +285,8 @@ pub(super) fn encode_resource(resource: &Resource) -> Bytes {
 /// A resource, `None` if it was never held or has been forgotten.
 pub(super) fn read_resource(name: &ResourceId, entry: &Entry) -> Result<Option<Resource>, EffectError> {
     let key = resource_key(name);
-    let Some(resource) = decode::<Resource>(RecordKind::Resource, &key, entry)? else { return Ok(None) };
-    check_counters(&key, [resource.fence])?;
+    let Some(resource) = codec::read::<Resource>(RecordKind::Resource, &key, entry)? else { return Ok(None) };
+    codec::check_counters(&key, [resource.fence])?;
     Ok(Some(resource))
 }
 
@@ -500,13 +298,14 @@ pub(super) fn encode_payload(kind: RecordKind, payload: &Bytes) -> Bytes {
 /// The kept result of a completed action.
 pub(super) fn read_result(action: &ActionKey, entry: &Entry) -> Result<Bytes, EffectError> {
     let key = result_key(action);
-    decode(RecordKind::ActionResult, &key, entry)?.ok_or_else(|| malformed(&key, "the kept result is gone"))
+    codec::read(RecordKind::ActionResult, &key, entry)?
+        .ok_or_else(|| malformed(&key, "the kept result is gone"))
 }
 
 /// A kept piece of evidence.
 pub(super) fn read_evidence(action: &ActionKey, slot: u8, entry: &Entry) -> Result<Bytes, EffectError> {
     let key = evidence_key(action, slot);
-    decode(RecordKind::ActionEvidence, &key, entry)?
+    codec::read(RecordKind::ActionEvidence, &key, entry)?
         .ok_or_else(|| malformed(&key, "the kept evidence is gone"))
 }
 
@@ -516,8 +315,10 @@ pub(super) fn encode_open() -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use super::super::history::TransitionKind;
     use super::*;
     use crate::snapshot::Version;
+    use crate::token::OperationId;
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()

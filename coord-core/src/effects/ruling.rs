@@ -6,14 +6,14 @@ use super::action::{Action, Episode, Reconciliation, Resolution, Ruled};
 use super::adapter::EffectAdapter;
 use super::history::TransitionKind;
 use super::names::Note;
-use super::record::{Head, Phase, ReconcileClaim, Resource, Verdict};
+use super::record::{Head, Phase, ReconcileClaim, Verdict};
 use super::settle::keep;
-use super::situation::{Change, Decision, Situation, check_ttl, end_of};
-use super::verb::{OnAction, OnActionVerb};
+use super::situation::{Change, Decision, Situation};
+use super::verb::OnActionVerb;
 use super::{EffectError, EffectVerb};
 use crate::backend::Backend;
-use crate::cas::View;
-use crate::token::{OperationId, Token};
+use crate::cas::{View, check_ttl, lease_end};
+use crate::token::Token;
 
 impl<B: Backend> EffectAdapter<B> {
     pub(super) async fn begin_to_reconcile(
@@ -23,8 +23,8 @@ impl<B: Backend> EffectAdapter<B> {
     ) -> Result<Reconciliation, EffectError> {
         check_ttl(ttl)?;
         let token = Token::mint();
-        let judge = |_: &View<'_>, situation: Situation| {
-            let until = end_of(situation.now(), ttl)?;
+        let judge = |_: &View<'_>, situation: &Situation| {
+            let until = lease_end(situation.now(), ttl)?;
             let mut head = situation.meant(action)?;
             if situation.has_lapsed() {
                 head = situation.lapsed(head, self.agent());
@@ -74,8 +74,8 @@ impl<B: Backend> EffectAdapter<B> {
         evidence: &Note,
         holder: Option<&Token>,
     ) -> Result<Ruled, EffectError> {
-        let judge = |_: &View<'_>, situation: Situation| {
-            let mut head = situation.meant(action)?;
+        let judge = |_: &View<'_>, situation: &Situation| {
+            let head = situation.meant(action)?;
             if episode.life() != situation.life() {
                 return Err(EffectError::EpisodeOver { state: situation.state() });
             }
@@ -94,9 +94,8 @@ impl<B: Backend> EffectAdapter<B> {
                     return Err(EffectError::ReconcileLost { state: situation.state() });
                 }
             }
-            Ok(self.apply(&situation, &mut head, resolution, evidence))
+            Ok(self.apply(situation, head, resolution, evidence))
         };
-        let found = |_: &Head, _: Option<&Resource>| None;
         let verb = OnActionVerb {
             verb: EffectVerb::Resolve,
             key: &action.key,
@@ -104,13 +103,13 @@ impl<B: Backend> EffectAdapter<B> {
             token: holder,
             with_result: false,
         };
-        self.run(&mut OnAction { verb, operation: OperationId::mint(), judge, found }).await
+        self.on_action(verb, judge).await
     }
 
     fn apply(
         &self,
         situation: &Situation,
-        head: &mut Head,
+        mut head: Head,
         resolution: &Resolution,
         evidence: &Note,
     ) -> Decision<Ruled> {
@@ -122,7 +121,7 @@ impl<B: Backend> EffectAdapter<B> {
             Resolution::Applied(result) => {
                 let fence = head.judge_newest(Verdict::RuledApplied);
                 head.maybe_applied = false;
-                more = Some(keep(situation, head, fence, result).1);
+                more = Some(keep(situation, &mut head, fence, result).1);
                 (TransitionKind::RuledApplied, evidence.clone())
             }
             Resolution::NotApplied => {
@@ -144,6 +143,6 @@ impl<B: Backend> EffectAdapter<B> {
             }
         };
         head.note(kind, self.agent(), head.fence(), now, note);
-        Decision::write(Change::of(head.clone()).and(more), ruled)
+        Decision::write(Change::of(head).and(more), ruled)
     }
 }

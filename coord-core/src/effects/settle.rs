@@ -8,14 +8,13 @@ use super::action::{Action, ActionState, Completed, Episode, Lease, Replay, resu
 use super::adapter::EffectAdapter;
 use super::history::TransitionKind;
 use super::names::{Note, limits};
-use super::record::{Attempt, Completion, Head, Kept, Phase, Resource, Verdict, encode_payload, result_key};
-use super::situation::{Change, Decision, Situation, check_ttl, end_of};
+use super::record::{Attempt, Completion, Head, Kept, Phase, Verdict, encode_payload, result_key};
+use super::situation::{Change, Decision, Situation};
 use super::verb::{OnAction, OnActionVerb};
 use super::{EffectError, EffectVerb};
 use crate::backend::Backend;
 use crate::board::AgentId;
-use crate::cas::View;
-use crate::clock::Timestamp;
+use crate::cas::{View, check_ttl, lease_end};
 use crate::codec::RecordKind;
 use crate::token::{OperationId, Token};
 use crate::txn::Mutation;
@@ -137,12 +136,12 @@ impl<B: Backend> EffectAdapter<B> {
         lease: &Lease,
         result: Bytes,
     ) -> Result<Completed, EffectError> {
-        let judge = |view: &View<'_>, situation: Situation| {
+        let judge = |view: &View<'_>, situation: &Situation| {
             let (head, attempt) = situation.attempt(action, lease)?;
-            judge_result(view, &situation, self.agent(), head, &attempt, &lease.token, &result)
+            judge_result(view, situation, self.agent(), head, &attempt, &lease.token, &result)
         };
         // What was completed by this attempt stays so for ever, whatever else was written since.
-        let found = |head: &Head, _: Option<&Resource>| {
+        let found = |head: &Head| {
             let completion = head.completion.as_ref()?;
             let ours = head.attempt(&lease.token)?.fence;
             if completion.fence != Some(ours) || completion.digest != result_digest(&result) {
@@ -180,9 +179,9 @@ impl<B: Backend> EffectAdapter<B> {
         lease: &Lease,
         reason: &Note,
     ) -> Result<Episode, EffectError> {
-        let judge = |_: &View<'_>, situation: Situation| {
+        let judge = |_: &View<'_>, situation: &Situation| {
             let (mut head, attempt) = situation.attempt(action, lease)?;
-            Self::unjudged(&situation, &head, &attempt)?;
+            Self::unjudged(situation, &head, &attempt)?;
             if head.phase == Phase::Uncertain {
                 return Ok(Decision::Answer(situation.episode(&head)));
             }
@@ -202,8 +201,8 @@ impl<B: Backend> EffectAdapter<B> {
         ttl: Duration,
     ) -> Result<Lease, EffectError> {
         check_ttl(ttl)?;
-        let judge = |_: &View<'_>, situation: Situation| {
-            let until: Timestamp = end_of(situation.now(), ttl)?;
+        let judge = |_: &View<'_>, situation: &Situation| {
+            let until = lease_end(situation.now(), ttl)?;
             let (head, attempt) = situation.attempt(action, lease)?;
             if situation.last_fence() != attempt.fence {
                 return Err(EffectError::FenceStale { current_fence: situation.last_fence() });
@@ -226,7 +225,7 @@ impl<B: Backend> EffectAdapter<B> {
     }
 
     pub(super) async fn release_action(&self, action: &Action, lease: &Lease) -> Result<(), EffectError> {
-        let judge = |_: &View<'_>, situation: Situation| {
+        let judge = |_: &View<'_>, situation: &Situation| {
             let (mut head, attempt) = situation.attempt(action, lease)?;
             if situation.last_fence() != attempt.fence {
                 return Err(EffectError::FenceStale { current_fence: situation.last_fence() });
@@ -250,12 +249,12 @@ impl<B: Backend> EffectAdapter<B> {
         lease: &Lease,
         reason: &Note,
     ) -> Result<(), EffectError> {
-        let judge = |_: &View<'_>, situation: Situation| {
+        let judge = |_: &View<'_>, situation: &Situation| {
             let (mut head, attempt) = situation.attempt(action, lease)?;
             if attempt.verdict == Verdict::Abandoned {
                 return Ok(Decision::Answer(()));
             }
-            Self::unjudged(&situation, &head, &attempt)?;
+            Self::unjudged(situation, &head, &attempt)?;
             if head.phase == Phase::Uncertain && head.maybe_applied {
                 return Err(EffectError::StillUncertain { episode: situation.episode(&head) });
             }
@@ -270,9 +269,7 @@ impl<B: Backend> EffectAdapter<B> {
             let change = Change::of(head).and_resource(situation.freed(&lease.token));
             Ok(Decision::write(change, ()))
         };
-        let found = |head: &Head, _: Option<&Resource>| {
-            (head.attempt(&lease.token)?.verdict == Verdict::Abandoned).then_some(())
-        };
+        let found = |head: &Head| (head.attempt(&lease.token)?.verdict == Verdict::Abandoned).then_some(());
         let verb = verb(EffectVerb::Abandon, action, lease);
         self.run(&mut OnAction { verb, operation: OperationId::mint(), judge, found }).await
     }

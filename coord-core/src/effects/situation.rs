@@ -1,7 +1,5 @@
 //! What a judgement sees of an action, and what it writes.
 
-use std::time::Duration;
-
 use super::EffectError;
 use super::action::{
     Action, ActionState, ActionStatus, Completed, Episode, Holder, Lease, ListedResult, Replay, Uncertain,
@@ -20,19 +18,6 @@ use crate::key::Key;
 use crate::snapshot::Version;
 use crate::token::{OperationId, Token};
 use crate::txn::{Assert, Mutation, Txn};
-
-/// A ttl that is longer than nothing and can be represented at all.
-pub(super) fn check_ttl(ttl: Duration) -> Result<(), EffectError> {
-    if ttl < Duration::from_micros(1) {
-        return Err(EffectError::Invalid("the ttl is less than a microsecond".into()));
-    }
-    end_of(Timestamp::EPOCH, ttl).map(|_| ())
-}
-
-pub(super) fn end_of(now: Timestamp, ttl: Duration) -> Result<Timestamp, EffectError> {
-    now.checked_add(ttl)
-        .ok_or_else(|| EffectError::Invalid("the ttl ends beyond the representable time".into()))
-}
 
 /// What a judgement sees: the action, its resource, and the guard, at one instant.
 #[derive(Clone)]

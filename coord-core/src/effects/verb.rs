@@ -2,7 +2,7 @@
 
 use super::names::{ActionKey, ResourceId};
 use super::record::{
-    self, Head, Resource, floor_key, head_key, read_floor, read_head, read_resource, resource_key, result_key,
+    self, Head, floor_key, head_key, read_floor, read_head, read_resource, resource_key, result_key,
 };
 use super::situation::{Decision, Situation};
 use super::{EffectError, EffectVerb};
@@ -56,8 +56,8 @@ pub(super) struct OnAction<'a, J, F> {
 impl<A, J, F> Judge for OnAction<'_, J, F>
 where
     A: Clone + Send,
-    J: FnMut(&View<'_>, Situation) -> Result<Decision<A>, EffectError> + Send,
-    F: Fn(&Head, Option<&Resource>) -> Option<A> + Send + Sync,
+    J: FnMut(&View<'_>, &Situation) -> Result<Decision<A>, EffectError> + Send,
+    F: Fn(&Head) -> Option<A> + Send + Sync,
 {
     type Answer = A;
     type Error = EffectError;
@@ -71,7 +71,7 @@ where
             Ok(situation) => situation,
             Err(unread) => return Ok(Step::Read(vec![unread])),
         };
-        match (self.judge)(view, situation.clone())? {
+        match (self.judge)(view, &situation)? {
             Decision::Answer(answer) => Ok(Step::Answer(answer)),
             Decision::Write(change, answer) => {
                 Ok(Step::Commit(situation.commit(*change, self.operation)?, answer))
@@ -80,14 +80,9 @@ where
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<A>) -> Result<Fate<A>, EffectError> {
-        if let Some(head) = read_head(self.verb.key, view.entry(&head_key(self.verb.key))?)? {
-            let resource = match view.snapshot.get(&resource_key(&head.resource)) {
-                Some(entry) => read_resource(&head.resource, entry)?,
-                None => None,
-            };
-            if let Some(answer) = (self.found)(&head, resource.as_ref()) {
-                return Ok(Fate::Applied(answer));
-            }
+        let head = read_head(self.verb.key, view.entry(&head_key(self.verb.key))?)?;
+        if let Some(answer) = head.as_ref().and_then(&self.found) {
+            return Ok(Fate::Applied(answer));
         }
         fate(view, pending, self.operation)
     }

@@ -7,12 +7,13 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::super::BoardError;
 use super::super::adapter::BoardAdapter;
-use super::super::claim::{Found, Hint, check_ttl};
+use super::super::claim::{Found, Hint};
 use super::super::record::malformed;
 use super::super::task::{AgentId, Claim, ClaimRequest, Filter, TaskId};
 use super::entry::{self, DUE, Entry, READY, TODO, read_labels};
 use super::examine::{Examined, Item};
 use crate::backend::Backend;
+use crate::cas::check_ttl;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::snapshot::{KeyRange, KeySet};

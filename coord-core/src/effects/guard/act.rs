@@ -11,10 +11,11 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::super::hold::{Hold, Lost};
 use super::super::{Action, ActionKey, EffectError, EffectStore, Holder, Lease};
 use super::options::Place;
 use super::outcome::Failure;
+use crate::hold::{Hold, Lost};
+use crate::panic::panic_text;
 
 /// What the closure of a run is given. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -192,7 +193,7 @@ where
             _ = aborted => Ended::Aborted,
             ended = caught(async move { act(context).await }) => match ended {
                 Ok(returned) => Ended::Returned(returned),
-                Err(panic) => Ended::Panicked(panic_text(&*panic)),
+                Err(panic) => Ended::Panicked(panic_text(&*panic).to_owned()),
             },
         }
     };
@@ -222,14 +223,4 @@ async fn caught<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + S
         }
     })
     .await
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        (*text).to_owned()
-    } else if let Some(text) = panic.downcast_ref::<String>() {
-        text.clone()
-    } else {
-        "without a text".to_owned()
-    }
 }

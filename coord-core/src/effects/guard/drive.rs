@@ -8,7 +8,6 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::super::hold::{Hold, Lost};
 use super::super::{
     Action, ActionState, ActionStatus, Completed, EffectError, EffectStore, Episode, Holder, Lease, Note,
     Outcome,
@@ -18,6 +17,7 @@ use super::hold::{is_transient, keep_alive};
 use super::options::{OnDrop, RunOptions, Wait};
 use super::outcome::{Doubt, Failure, RunOutcome};
 use crate::cas::Backoff;
+use crate::hold::{Hold, Lost};
 
 type Answer<E> = oneshot::Sender<Result<RunOutcome<E>, EffectError>>;
 
@@ -40,7 +40,7 @@ pub(super) async fn drive<F, A, E>(
         Obtained::Nobody => return,
     };
     let hold = Arc::new(Hold::new(options.clock.clone(), options.trusted(), sent));
-    let beat = keep_alive(store.clone(), action.clone(), lease.clone(), options.clone(), hold.clone(), sent);
+    let beat = keep_alive(store.clone(), action.clone(), lease.clone(), options.ttl, hold.clone(), sent);
     let attempt = Attempt {
         store: store.clone(),
         action,

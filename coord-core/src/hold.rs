@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::cas::Backoff;
 use crate::clock::Clock;
 
 /// Why a lease is lost.
@@ -46,7 +47,7 @@ impl Hold {
     }
 
     /// A renewal that was sent then has succeeded. `false` if it came too late: the lease was lost before, and whoever was told so may rely on it.
-    pub(crate) fn extend(&self, sent: Duration) -> bool {
+    fn extend(&self, sent: Duration) -> bool {
         let now = self.clock.monotonic();
         let mut alive = false;
         self.state.send_if_modified(|state| {
@@ -119,6 +120,76 @@ impl Hold {
                 // The sender is in `self`.
                 _ = states.changed() => {}
                 () = self.clock.sleep_until(state.deadline) => {}
+            }
+        }
+    }
+
+    /// Renews the lease, which was asked for at `sent` and lasts `ttl`, at a third of that until it is lost. What `renew` says to have failed
+    /// for the moment is tried again quickly: there are two thirds of the ttl left, less the margin.
+    pub(crate) async fn keep_alive<F: Future<Output = Renewed>>(
+        &self,
+        ttl: Duration,
+        mut sent: Duration,
+        renew: impl Fn() -> F,
+    ) {
+        let clock = &*self.clock;
+        let third = ttl / 3;
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.lost() => return,
+                () = clock.sleep_until(sent.saturating_add(third)) => {}
+            }
+            let mut backoff = Backoff::new(third / 16, third / 4);
+            sent = loop {
+                let sent = clock.monotonic();
+                let renewed = tokio::select! {
+                    biased;
+                    _ = self.lost() => return,
+                    renewed = renew() => renewed,
+                };
+                match renewed {
+                    Renewed::Yes if self.extend(sent) => break sent,
+                    Renewed::Yes => return,
+                    Renewed::NotYet => {}
+                    Renewed::Refused => return self.lose(Lost::Refused),
+                }
+                tokio::select! {
+                    biased;
+                    _ = self.lost() => return,
+                    () = backoff.wait(clock) => {}
+                }
+            };
+        }
+    }
+}
+
+/// What became of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Yes,
+    /// It failed for the moment.
+    NotYet,
+    /// It was refused, and will be.
+    Refused,
+}
+
+impl Renewed {
+    /// From what the store said of the lease of `whose`.
+    pub(crate) fn of<T, E: std::error::Error>(
+        renewed: Result<T, E>,
+        is_transient: impl FnOnce(&E) -> bool,
+        whose: &dyn std::fmt::Display,
+    ) -> Self {
+        match renewed {
+            Ok(_) => Renewed::Yes,
+            Err(error) if is_transient(&error) => {
+                tracing::debug!(lease = %whose, %error, "a lease could not be renewed yet");
+                Renewed::NotYet
+            }
+            Err(error) => {
+                tracing::warn!(lease = %whose, %error, "a lease is lost");
+                Renewed::Refused
             }
         }
     }
