@@ -17,12 +17,7 @@ use crate::effects::variables;
 use crate::guard::Guard;
 use crate::lease::{Held, Keeper};
 use crate::logs::{Log, Logs};
-use crate::process::{Group, Start, Started, code_and_signal};
-
-/// How long a command that was asked to end may take to do so.
-const TERMINATION: Duration = Duration::from_secs(2);
-/// How long the output may go on after the process group has ended: a process that left the group may hold it open.
-const OUTPUT_END: Duration = Duration::from_secs(1);
+use crate::process::{self, Group, OUTPUT_END, Start, Started, code_and_signal};
 
 /// The signal with which a guard kills.
 const KILLED: i32 = 9;
@@ -70,15 +65,17 @@ pub(crate) enum Reason {
 
 impl Executor {
     /// Runs the command of a claimed task to its end.
-    pub(crate) async fn run(&mut self, claim: &Claim, keeper: &Keeper) -> Run {
+    pub(crate) async fn run(
+        &mut self,
+        claim: &Claim,
+        definition: Result<&Definition, &String>,
+        keeper: &Keeper,
+    ) -> Run {
         let began = self.clock.monotonic();
         let mut ended = Ended { host: Some(self.host.clone()), ..Ended::default() };
-        let ran = match Definition::from_payload(&claim.task.payload) {
-            Ok(Definition { effect: Some(_), .. }) => {
-                Err("the task is an action, and this worker has no store for it".to_owned())
-            }
-            Ok(definition) => self.run_definition(claim, &definition, keeper, None).await,
-            Err(error) => Err(error),
+        let ran = match definition {
+            Ok(definition) => self.run_definition(claim, definition, keeper, None).await,
+            Err(error) => Err(error.clone()),
         };
         ended.ms =
             u64::try_from(self.clock.monotonic().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);
@@ -133,7 +130,7 @@ impl Executor {
         let mut held = keeper.state();
         self.tell_guard(group, *held.borrow())?;
         let began = self.clock.monotonic();
-        if let Err(error) = started.go().await {
+        if let Err(error) = started.word.go().await {
             tracing::debug!(%error, "the shell ended before it was told to go");
         }
         let output = tokio::spawn(copy(started.output, log));
@@ -179,19 +176,9 @@ impl Executor {
             }
             other => other,
         };
-        let mut status = None;
-        if matches!(reason, Reason::Timeout | Reason::Stopped) {
-            group.terminate();
-            tokio::select! {
-                ended = started.child.wait() => status = ended.ok(),
-                () = self.clock.sleep(TERMINATION) => {}
-            }
-        }
-        // Also what the command left behind in its group: a task that is done has nothing running.
-        group.kill();
-        if status.is_none() && !matches!(reason, Reason::Exited(_)) {
-            status = started.child.wait().await.ok();
-        }
+        let ask = matches!(reason, Reason::Timeout | Reason::Stopped);
+        let ended = process::end(&mut started.child, group, &*self.clock, ask).await;
+        let status = if matches!(reason, Reason::Exited(_)) { None } else { ended.ok() };
         if let Err(error) = self.guard.done() {
             tracing::warn!(%error, "the guard of the command is gone");
         }
@@ -221,9 +208,10 @@ impl Executor {
     }
 }
 
-async fn sleep_until(clock: &dyn Clock, until: Option<Duration>) {
-    match until {
-        Some(until) => clock.sleep(until.saturating_sub(clock.monotonic())).await,
+/// Waits for an instant of the clock's monotonic time, for ever if there is none.
+pub(crate) async fn sleep_until(clock: &dyn Clock, instant: Option<Duration>) {
+    match instant {
+        Some(instant) => clock.sleep_until(instant).await,
         None => std::future::pending().await,
     }
 }

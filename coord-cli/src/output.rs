@@ -70,7 +70,7 @@ pub(crate) fn note(line: &str) {
 
 /// So many tasks, in words.
 pub(crate) fn tasks(count: usize) -> String {
-    if count == 1 { "1 task".into() } else { format!("{count} tasks") }
+    self::count(count as u64, "task")
 }
 
 /// So many things, in words.

@@ -3,7 +3,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
+use coord_core::Clock;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
@@ -61,6 +63,8 @@ pub(crate) struct Started {
     pub(crate) group: Group,
     /// Its shell.
     pub(crate) child: Child,
+    /// Lets it run.
+    pub(crate) word: Word,
     /// What it says, standard output and standard error in one.
     pub(crate) output: pipe::Receiver,
 }
@@ -141,20 +145,39 @@ impl Started {
         if let Some(cwd) = start.cwd {
             command.current_dir(cwd);
         }
-        let child = command.spawn()?;
+        let mut child = command.spawn()?;
         // The writing ends of the pipe are in the command; with it they go, so that the output ends when the last process does.
         drop(command);
         let group = group_of(&child)?;
         let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
-        Ok(Started { group, child, output })
+        let word = Word(child.stdin.take());
+        Ok(Started { group, child, word, output })
     }
+}
 
-    /// Lets the command run.
-    pub(crate) async fn go(&mut self) -> io::Result<()> {
-        let mut stdin =
-            self.child.stdin.take().ok_or_else(|| io::Error::other("the word was given already"))?;
-        stdin.write_all(b"go\n").await
+/// How long a command that was asked to end may take to do so.
+const TERMINATION: Duration = Duration::from_secs(2);
+/// How long the output may go on after the process group has ended: a process that left the group may hold it open.
+pub(crate) const OUTPUT_END: Duration = Duration::from_secs(1);
+
+/// Ends a command, if it has not ended by itself, with whatever it left behind in its group: what is done has nothing running. If `ask` says so,
+/// it is asked first.
+pub(crate) async fn end(
+    child: &mut Child,
+    group: Group,
+    clock: &dyn Clock,
+    ask: bool,
+) -> io::Result<ExitStatus> {
+    if ask {
+        group.terminate();
+        tokio::select! {
+            _ = child.wait() => {}
+            () = clock.sleep(TERMINATION) => {}
+        }
     }
+    group.kill();
+    // One that has ended tells its status again.
+    child.wait().await
 }
 
 /// The exit code and the signal of a process that ended.

@@ -10,7 +10,7 @@ use coord_core::{Clock, SystemClock, Token};
 use crate::args::WorkerArgs;
 use crate::control::{self, Control, Wish};
 use crate::definition::{Definition, Ended};
-use crate::effects;
+use crate::effects::task::TaskAction;
 use crate::execute::{Executor, Run};
 use crate::failure::{Failure, chain, exit};
 use crate::guard::Guard;
@@ -239,11 +239,11 @@ impl Worker {
 
     /// Runs the command of a claimed task, under the hold of its action if it is one.
     async fn execute(&mut self, claim: &Claim, keeper: &Keeper) -> Run {
-        let definition = match Definition::from_payload(&claim.task.payload) {
-            Ok(definition) if definition.effect.is_some() => definition,
-            _ => return self.executor.run(claim, keeper).await,
+        let definition = Definition::from_payload(&claim.task.payload);
+        let (definition, effect) = match &definition {
+            Ok(definition @ Definition { effect: Some(effect), .. }) => (definition, effect),
+            plain => return self.executor.run(claim, plain.as_ref(), keeper).await,
         };
-        let Some(effect) = &definition.effect else { return self.executor.run(claim, keeper).await };
         let effects = match &self.effects {
             Some(effects) => effects.clone(),
             None => match self.store.create_effects(&effects_namespace()).await {
@@ -260,7 +260,9 @@ impl Worker {
                 }
             },
         };
-        effects::task::run(&mut self.executor, &effects, claim, &definition, effect, keeper, self.ttl).await
+        let executor = &mut self.executor;
+        let action = TaskAction { executor, claim, definition, effect, keeper };
+        action.run(&effects, self.ttl).await
     }
 
     /// Completes or fails the task. The same token may say it as often as it likes, so whatever is not an answer is asked again. The

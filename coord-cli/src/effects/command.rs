@@ -13,13 +13,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::kept::{Kept, Stream};
+use crate::execute::sleep_until;
 use crate::guard::Guard;
-use crate::process::{Group, StartedArgv, code_and_signal};
+use crate::process::{self, Group, OUTPUT_END, StartedArgv, code_and_signal};
 
-/// How long a command that was asked to end may take to do so.
-const TERMINATION: Duration = Duration::from_secs(2);
-/// How long the output may go on after the process group has ended: a process that left the group may hold it open.
-const OUTPUT_END: Duration = Duration::from_secs(1);
 /// The shortest time between two words to the guard process.
 const WORD: Duration = Duration::from_millis(100);
 /// How many pieces of output, of at most 16 KiB each, may wait for whoever reads them before the command has to.
@@ -165,7 +162,7 @@ impl Command {
                 status = started.child.wait() => break Ok(status),
                 lost = &mut lost => break Err(format!("its lease was lost ({lost:?}), and it was killed")),
                 _ = stop.wait_for(|stop| *stop) => break Err("coord was stopped by a signal, and it was killed".to_owned()),
-                () = until(clock, timeout) => {
+                () = sleep_until(clock, timeout) => {
                     let seconds = crate::definition::seconds(self.timeout.unwrap_or_default());
                     break Err(format!("it ran out of time after {seconds}, and was killed"));
                 }
@@ -176,16 +173,7 @@ impl Command {
                 }
             }
         };
-        if why.is_err() {
-            group.terminate();
-            tokio::select! {
-                _ = started.child.wait() => {}
-                () = clock.sleep(TERMINATION) => {}
-            }
-        }
-        // Also what the command left behind in its group: what is done has nothing running.
-        group.kill();
-        let _ = started.child.wait().await;
+        let _ = process::end(&mut started.child, group, clock, why.is_err()).await;
         if let Err(error) = guard.done() {
             tracing::warn!(%error, "the guard of the command is gone");
         }
@@ -204,13 +192,6 @@ impl Command {
                 }
             },
         }
-    }
-}
-
-async fn until(clock: &dyn Clock, end: Option<Duration>) {
-    match end {
-        Some(end) => clock.sleep(end.saturating_sub(clock.monotonic())).await,
-        None => std::future::pending().await,
     }
 }
 

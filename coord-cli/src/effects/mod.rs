@@ -9,7 +9,12 @@ mod probe;
 mod shown;
 pub(crate) mod task;
 
+use std::time::Duration;
+
 use coord_core::effects::RunContext;
+
+/// Longer than anybody waits: until whoever is at it ends, or, for a task, until its own lease does.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// What the command of an action sees.
 pub(crate) fn variables(context: &RunContext, attempt: u32) -> Vec<(String, String)> {

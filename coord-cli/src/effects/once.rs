@@ -16,14 +16,12 @@ use tokio::sync::watch;
 use super::args::{EffectStoreArgs, OnceArgs};
 use super::command::{Command, End, Showing, find_program, show};
 use super::kept::Kept;
-use super::{variables, with_key};
+use super::{FOR_EVER, variables, with_key};
 use crate::control::Signals;
 use crate::failure::{Failure, chain, exit};
 use crate::output::{self, Format};
 use crate::store::Effects;
 
-/// How long is waited if nothing is said: until whoever is at it ends.
-const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// How long the end waits until an attempt that was not begun is taken back.
 const WITHDRAWAL: Duration = Duration::from_secs(5);
 /// How long the end waits for whoever reads the output, after a signal.

@@ -299,10 +299,10 @@ async fn reconcile_on(args: &ReconcileArgs, reconciler: &Reconciler, every: Dura
         Format::Json => output::json(&json!({
             "passes": passes, "applied": applied, "not_applied": not_applied, "failed": failed,
         })),
-        Format::Text => output::line(&format!(
-            "{}: {applied} applied, {not_applied} not applied, {failed} failed",
-            output::count(passes, "pass").replace("passs", "passes")
-        )),
+        Format::Text => {
+            let passes = if passes == 1 { "1 pass".to_owned() } else { format!("{passes} passes") };
+            output::line(&format!("{passes}: {applied} applied, {not_applied} not applied, {failed} failed"));
+        }
     }
     Ok(exit::OK)
 }

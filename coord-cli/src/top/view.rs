@@ -27,26 +27,16 @@ struct Parts {
 
 fn parts(area: Rect) -> Parts {
     let mut top = area.y;
-    let mut line = |there: bool| {
-        let height = u16::from(there);
-        let line = Rect { x: area.x, y: top, width: area.width, height };
+    let mut take = |height: u16| {
+        let part = Rect { x: area.x, y: top, width: area.width, height };
         top += height;
-        line
+        part
     };
-    let head = line(area.height >= 5);
-    let tabs = line(area.height >= 3);
-    let below = u16::from(area.height >= 1) + u16::from(area.height >= 8);
-    let height = area.height.saturating_sub(head.height + tabs.height + below);
-    let body = Rect { x: area.x, y: top, width: area.width, height };
-    top += height;
-    let mut line = |there: bool| {
-        let height = u16::from(there);
-        let line = Rect { x: area.x, y: top, width: area.width, height };
-        top += height;
-        line
-    };
-    let link = line(area.height >= 8);
-    let foot = line(area.height >= 1);
+    let line = |there: bool| u16::from(there);
+    let (head, tabs) = (take(line(area.height >= 5)), take(line(area.height >= 3)));
+    let below = line(area.height >= 1) + line(area.height >= 8);
+    let body = take(area.height.saturating_sub(head.height + tabs.height + below));
+    let (link, foot) = (take(line(area.height >= 8)), take(line(area.height >= 1)));
     Parts { head, tabs, body, link, foot }
 }
 

@@ -205,6 +205,20 @@ impl<B: Backend> EffectAdapter<B> {
     }
 }
 
+/// The fate of a try to forget what is under a key: if the life of that is over, it is forgotten, whoever ended it.
+fn forgotten(
+    view: &View<'_>,
+    pending: &Pending<()>,
+    key: &Key,
+    operation: OperationId,
+) -> Result<Fate<()>, EffectError> {
+    let before = pending.asserted(key).map(|version| version.incarnation());
+    if before != Some(view.entry(key)?.version().incarnation()) {
+        return Ok(Fate::Applied(()));
+    }
+    fate(view, pending, operation)
+}
+
 /// Forgetting an action: what is left of it afterwards is that the guard has moved.
 struct Forgetting<'a> {
     verb: OnActionVerb<'a>,
@@ -237,13 +251,7 @@ impl Judge for Forgetting<'_> {
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<()>) -> Result<Fate<()>, EffectError> {
-        // The life of the action that was to be forgotten is over, whoever ended it.
-        let key = head_key(self.verb.key);
-        let before = pending.asserted(&key).map(|version| version.incarnation());
-        if before != Some(view.entry(&key)?.version().incarnation()) {
-            return Ok(Fate::Applied(()));
-        }
-        fate(view, pending, self.operation)
+        forgotten(view, pending, &head_key(self.verb.key), self.operation)
     }
 
     fn conflict(&self, attempts: u32) -> EffectError {
@@ -291,12 +299,7 @@ impl Judge for ForgettingHold<'_> {
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<()>) -> Result<Fate<()>, EffectError> {
-        let key = resource_key(self.resource);
-        let before = pending.asserted(&key).map(|version| version.incarnation());
-        if before != Some(view.entry(&key)?.version().incarnation()) {
-            return Ok(Fate::Applied(()));
-        }
-        fate(view, pending, self.operation)
+        forgotten(view, pending, &resource_key(self.resource), self.operation)
     }
 
     fn conflict(&self, attempts: u32) -> EffectError {
