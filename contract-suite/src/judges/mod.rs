@@ -4,6 +4,8 @@ mod index;
 mod one_key;
 mod one_key_effects;
 mod plain_guard;
+#[cfg(feature = "sqlite")]
+pub mod trials;
 mod wrong;
 mod wrong_effects;
 mod wrong_guard;
