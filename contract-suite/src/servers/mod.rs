@@ -17,6 +17,7 @@ mod process;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod trials;
+pub mod trouble;
 mod watchdog;
 
 use std::path::{Path, PathBuf};

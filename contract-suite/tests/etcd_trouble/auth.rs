@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use contract_suite::ControlError;
 use contract_suite::servers::etcd::topology::EtcdServer;
+use contract_suite::servers::trouble::{SECRET, entry, put, show, step};
 use coord_core::{Backend as _, Clock as _, ErrorKind, KeyRange, Prefix, SystemClock};
 use etcd_client::{Client, ConnectOptions, Permission};
 use futures::future::join_all;
 
-use super::{SECRET, entry, open, put, refusal, server, show, step, url};
+use super::{open, refusal, server, url};
 
 fn with_user(server: &EtcdServer, user: &str, password: &str) -> String {
     format!("etcd://{user}:{password}@127.0.0.1:{}/?request_timeout=3s", server.port())

@@ -6,11 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use contract_suite::ControlError;
 use contract_suite::servers::free_port;
+use contract_suite::servers::trouble::{SECRET, elapsed, step};
 use coord_core::ErrorKind;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use super::{SECRET, elapsed, open, refusal, server, step};
+use super::{open, refusal, server};
 
 pub(super) async fn nobody_listens() -> Result<(), ControlError> {
     let (one, other) = (free_port(0, 0)?, free_port(0, 0)?);

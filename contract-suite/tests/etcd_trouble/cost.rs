@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use contract_suite::ControlError;
 use contract_suite::servers::etcd::topology::EtcdServer;
+use contract_suite::servers::trouble::{key, put};
 use contract_suite::wire::{Forwarder, Http2};
 use coord_core::{Assert, Backend as _, Key, KeyRange, KeySet, Mutation, Prefix, Txn};
 
-use super::{key, open, server};
+use super::{open, server};
 
 /// What has been counted.
 struct Counted<'a> {
@@ -34,7 +35,7 @@ pub(super) async fn one_each(programs: Vec<PathBuf>) -> Result<(), ControlError>
         Forwarder::start(format!("127.0.0.1:{}", server.port()), || Box::new(Http2::default())).await?;
     let backend = open(&format!("etcd://{}", wire.address())).await?;
     // The first of each kind, so that the server has a counter for it.
-    assert!(backend.txn(&super::put("first")).await?.is_applied());
+    assert!(backend.txn(&put("first")).await?.is_applied());
     backend.keys(&KeyRange::new(Prefix::all(), 1)?).await?;
     let told = (wire.requests(), server.answered().await?);
     let mut counted = Counted { wire: &wire, server: &server, told };

@@ -17,11 +17,8 @@ use std::time::Duration;
 use contract_suite::ControlError;
 use contract_suite::servers::etcd::topology::EtcdServer;
 use contract_suite::servers::etcd::{ETCD, EtcdHarness};
-use contract_suite::servers::trials;
-use coord_core::{
-    Assert, Backend, BackendError, Clock as _, Entry, Key, KeySet, Mutation, Namespace, SystemClock, Txn,
-    TxnOutcome,
-};
+use contract_suite::servers::{trials, trouble};
+use coord_core::{BackendError, Namespace};
 use coord_etcd::{EtcdBackend, EtcdConfig};
 
 const TESTS: &[(&str, trials::Test)] = &[
@@ -55,9 +52,6 @@ fn main() -> ExitCode {
     trials::main(&ETCD, EtcdHarness::given(String::new()), TESTS, 4, Duration::from_secs(240))
 }
 
-/// What must be in no error.
-const SECRET: &str = "hunter2";
-
 /// The URL of a server without users.
 fn url(server: &EtcdServer, parameters: &str) -> String {
     format!("etcd://127.0.0.1:{}/?{parameters}", server.port())
@@ -69,52 +63,7 @@ async fn open(url: &str) -> Result<EtcdBackend, BackendError> {
 
 /// The error of opening this, which must come within so many seconds and show no secret.
 async fn refusal(url: &str, within: u64) -> BackendError {
-    let error = bounded(within, open(url)).await.expect_err(url);
-    show(&error);
-    error
-}
-
-/// Nothing secret in it, on any way to print it.
-fn show(error: &BackendError) {
-    let mut text = format!("{error} {error:?} {error:#?}");
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(&format!("{cause} {cause:?}"));
-        source = cause.source();
-    }
-    assert!(!text.contains(SECRET), "{text}");
-}
-
-/// Waits for a call, which must end within so many seconds.
-async fn bounded<T>(seconds: u64, call: impl Future<Output = T>) -> T {
-    let limit = Duration::from_secs(seconds);
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| panic!("no end within {limit:?}"))
-}
-
-async fn elapsed<T>(call: impl Future<Output = T>) -> (T, Duration) {
-    let clock = SystemClock::new();
-    let start = clock.monotonic();
-    (call.await, clock.monotonic() - start)
-}
-
-fn key(text: &str) -> Key {
-    Key::new(text).unwrap()
-}
-
-fn put(text: &str) -> Txn {
-    Txn::new([], [Mutation::put(key(text), "value")]).unwrap()
-}
-
-async fn entry(backend: &dyn Backend, text: &str) -> Result<Entry, BackendError> {
-    Ok(backend.snapshot(&KeySet::new([key(text)])?).await?.require(&key(text))?.clone())
-}
-
-/// One write by compare-and-set. Returns the count of the key after it.
-async fn step(backend: &dyn Backend, text: &str) -> Result<u64, BackendError> {
-    let before = entry(backend, text).await?.version();
-    let txn = Txn::new([Assert::version(key(text), before)], [Mutation::put(key(text), "value")])?;
-    assert_eq!(backend.txn(&txn).await?, TxnOutcome::Applied);
-    Ok(before.count() + 1)
+    trouble::refusal(url, open(url), within).await
 }
 
 async fn server(programs: &[PathBuf], settings: &[&str]) -> Result<EtcdServer, ControlError> {

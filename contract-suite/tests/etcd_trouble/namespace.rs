@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use contract_suite::ControlError;
+use contract_suite::servers::trouble::{entry, key, put, show, step};
 use coord_core::{Assert, Backend as _, ErrorKind, KeyRange, Mutation, Prefix, Txn};
 use etcd_client::{GetOptions, PutOptions};
 
-use super::{entry, key, open, put, refusal, server, show, step, url};
+use super::{open, refusal, server, url};
 
 /// What others put where our keys are: refused by opening and by every call that meets it, and left as it is.
 pub(super) async fn foreign(programs: Vec<PathBuf>) -> Result<(), ControlError> {

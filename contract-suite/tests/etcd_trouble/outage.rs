@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use contract_suite::ControlError;
+use contract_suite::servers::trouble::{bounded, elapsed, entry, key, put, show, step};
 use contract_suite::servers::wait_until;
 use contract_suite::wire::{Forwarder, Http2};
 use coord_core::{Assert, Backend as _, Clock as _, ErrorKind, Key, Mutation, SystemClock, Txn, TxnOutcome};
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions};
 use futures::future::join_all;
 
-use super::{bounded, elapsed, entry, key, open, put, server, show, step, url};
+use super::{open, server, url};
 
 /// How long the server stays away; the environment variable `COORD_OUTAGE_SECONDS` makes it longer.
 fn outage() -> Duration {

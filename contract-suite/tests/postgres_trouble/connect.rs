@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use contract_suite::ControlError;
+use contract_suite::servers::trouble::{SECRET, step};
 use coord_core::ErrorKind;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use super::{SECRET, open, refusal, server, step, url};
+use super::{open, refusal, server, url};
 
 pub(super) async fn credentials(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let server = server(programs, &[]).await?;

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use contract_suite::ControlError;
 use contract_suite::servers::postgres::PostgresServer;
+use contract_suite::servers::trouble::{bounded, elapsed, key};
 use contract_suite::servers::wait_until;
 use contract_suite::wire::{Forwarder, Turns};
 use coord_core::{Assert, Backend as _, Key, KeyRange, KeySet, Mutation, Prefix, Txn, limits};
 use coord_postgres::PostgresBackend;
 
-use super::{bounded, elapsed, key, open, server};
+use super::{open, server};
 
 /// The transactions of the database so far, and the statements of a role: those of sessions that have ended.
 async fn transactions(server: &PostgresServer) -> Result<(i64, i64), ControlError> {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use contract_suite::ControlError;
 use contract_suite::servers::postgres::PostgresServer;
+use contract_suite::servers::trouble::{bounded, elapsed, entry, key, put};
 use contract_suite::servers::wait_until;
 use coord_core::{Assert, Backend as _, ErrorKind, Mutation, Txn, TxnOutcome, Version};
 
-use super::{bounded, elapsed, entry, key, open, put, server, url};
+use super::{open, server, url};
 
 /// Waits for a standby of this name from now on; for none if it is empty.
 async fn standbys(server: &PostgresServer, names: &str) -> Result<(), ControlError> {

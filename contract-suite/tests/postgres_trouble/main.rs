@@ -16,11 +16,9 @@ use std::time::Duration;
 
 use contract_suite::ControlError;
 use contract_suite::servers::postgres::{POSTGRES, PostgresHarness, PostgresServer, Programs};
-use contract_suite::servers::trials;
-use coord_core::{
-    Assert, Backend, BackendError, Clock as _, Entry, Key, KeySet, Mutation, Namespace, SystemClock, Txn,
-    TxnOutcome,
-};
+use contract_suite::servers::trouble::SECRET;
+use contract_suite::servers::{trials, trouble};
+use coord_core::{BackendError, Namespace};
 use coord_postgres::{PostgresBackend, PostgresConfig};
 
 const TESTS: &[(&str, trials::Test)] = &[
@@ -56,9 +54,6 @@ fn main() -> ExitCode {
     trials::main(&POSTGRES, PostgresHarness::given(String::new()), TESTS, 3, Duration::from_secs(240))
 }
 
-/// What must be in no error.
-const SECRET: &str = "hunter2";
-
 async fn server(programs: Vec<PathBuf>, settings: &[&str]) -> Result<PostgresServer, ControlError> {
     Programs::new(programs)?.primary(settings).await
 }
@@ -74,50 +69,5 @@ async fn open(url: &str) -> Result<PostgresBackend, BackendError> {
 
 /// The error of opening this, which must come within so many seconds and show no secret.
 async fn refusal(url: &str, within: u64) -> BackendError {
-    let error = bounded(within, open(url)).await.expect_err("it was opened");
-    show(&error);
-    error
-}
-
-/// Nothing secret in it, on any way to print it.
-fn show(error: &BackendError) {
-    let mut text = format!("{error} {error:?} {error:#?}");
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(&format!("{cause} {cause:?}"));
-        source = cause.source();
-    }
-    assert!(!text.contains(SECRET), "{text}");
-}
-
-/// Waits for a call, which must end within so many seconds.
-async fn bounded<T>(seconds: u64, call: impl Future<Output = T>) -> T {
-    let limit = Duration::from_secs(seconds);
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| panic!("no end within {limit:?}"))
-}
-
-async fn elapsed<T>(call: impl Future<Output = T>) -> (T, Duration) {
-    let clock = SystemClock::new();
-    let start = clock.monotonic();
-    (call.await, clock.monotonic() - start)
-}
-
-fn key(text: &str) -> Key {
-    Key::new(text).unwrap()
-}
-
-fn put(text: &str) -> Txn {
-    Txn::new([], [Mutation::put(key(text), "value")]).unwrap()
-}
-
-async fn entry(backend: &dyn Backend, text: &str) -> Result<Entry, BackendError> {
-    Ok(backend.snapshot(&KeySet::new([key(text)])?).await?.require(&key(text))?.clone())
-}
-
-/// One write by compare-and-set. Returns the count of the key after it.
-async fn step(backend: &dyn Backend, text: &str) -> Result<u64, BackendError> {
-    let before = entry(backend, text).await?.version();
-    let txn = Txn::new([Assert::version(key(text), before)], [Mutation::put(key(text), "value")])?;
-    assert_eq!(backend.txn(&txn).await?, TxnOutcome::Applied);
-    Ok(before.count() + 1)
+    trouble::refusal(url, open(url), within).await
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use contract_suite::ControlError;
 use contract_suite::servers::postgres::PostgresServer;
+use contract_suite::servers::trouble::{bounded, elapsed, entry, key, put, show, step};
 use contract_suite::servers::wait_until;
 use coord_core::{Backend as _, ErrorKind, KeyRange, KeySet, Mutation, Prefix, Txn, TxnOutcome, Version};
 
-use super::{bounded, elapsed, entry, key, open, put, refusal, server, show, step, url};
+use super::{open, refusal, server, url};
 
 /// The connections of our handles.
 const OURS: &str = "FROM pg_stat_activity WHERE application_name = 'coord'";

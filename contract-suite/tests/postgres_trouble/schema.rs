@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use contract_suite::ControlError;
+use contract_suite::servers::trouble::{entry, key, put, step};
 use coord_core::{Backend as _, ErrorKind, KeyRange, Prefix};
 use futures::future::try_join_all;
 
-use super::{entry, key, open, put, refusal, server, step, url};
+use super::{open, refusal, server, url};
 
 pub(super) async fn versions(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let server = server(programs, &[]).await?;

@@ -6,13 +6,12 @@ use std::time::Duration;
 use contract_suite::ControlError;
 use contract_suite::servers::free_port;
 use contract_suite::servers::redis::{DURABLE, command};
+use contract_suite::servers::trouble::{SECRET, step};
 use coord_core::{Clock as _, ErrorKind, SystemClock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use super::{Server, open, refusal, step};
-
-const SECRET: &str = "hunter2";
+use super::{Server, open, refusal};
 
 pub(super) async fn credentials(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let server = Server::start(&programs, &[DURABLE, &["--requirepass", SECRET]].concat()).await;
@@ -22,7 +21,7 @@ pub(super) async fn credentials(programs: Vec<PathBuf>) -> Result<(), ControlErr
         (format!("redis://:{SECRET}x@127.0.0.1:{port}"), "refuses the user or the password"),
         (format!("redis://nobody:{SECRET}@127.0.0.1:{port}"), "refuses the user or the password"),
     ] {
-        let error = refusal(&url, SECRET).await;
+        let error = refusal(&url).await;
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         assert!(error.message().contains(word), "{error}");
     }
@@ -39,11 +38,11 @@ pub(super) async fn nobody_listens(_: Vec<PathBuf>) -> Result<(), ControlError> 
         format!("redis+cluster://:{SECRET}@127.0.0.1:{one},127.0.0.1:{other}"),
         format!("redis+sentinel://:{SECRET}@127.0.0.1:{one},127.0.0.1:{other}/m"),
     ] {
-        let error = refusal(&url, SECRET).await;
+        let error = refusal(&url).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.message().contains("cannot connect to 127.0.0.1"), "{error}");
     }
-    let error = refusal("redis://host.invalid", SECRET).await;
+    let error = refusal("redis://host.invalid").await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     Ok(())
 }
@@ -54,7 +53,7 @@ pub(super) async fn no_answer(_: Vec<PathBuf>) -> Result<(), ControlError> {
     let address = silent.local_addr()?;
     for scheme in ["redis", "rediss", "redis+cluster"] {
         let clock = SystemClock::new();
-        let error = refusal(&format!("{scheme}://:{SECRET}@{address}?connect_timeout=300ms"), SECRET).await;
+        let error = refusal(&format!("{scheme}://:{SECRET}@{address}?connect_timeout=300ms")).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.message().contains("does not answer within 300ms"), "{error}");
         assert!(clock.monotonic() < Duration::from_secs(2));
@@ -65,8 +64,7 @@ pub(super) async fn no_answer(_: Vec<PathBuf>) -> Result<(), ControlError> {
 pub(super) async fn tls(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     // A server without TLS takes the greeting for a line that has not ended yet, and waits.
     let plain = Server::durable(&programs).await;
-    let error =
-        refusal(&format!("rediss://:{SECRET}@127.0.0.1:{}?connect_timeout=1s", plain.port), SECRET).await;
+    let error = refusal(&format!("rediss://:{SECRET}@127.0.0.1:{}?connect_timeout=1s", plain.port)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.message().contains("perhaps it speaks no TLS"), "{error}");
 
@@ -98,19 +96,19 @@ pub(super) async fn tls(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     .concat();
     let _server = Server::start(&programs, &settings).await;
 
-    let error = refusal(&format!("redis://:{SECRET}@127.0.0.1:{port}"), SECRET).await;
+    let error = refusal(&format!("redis://:{SECRET}@127.0.0.1:{port}")).await;
     assert!(matches!(error.kind(), ErrorKind::Config | ErrorKind::Unavailable), "{error}");
-    let error = refusal(&format!("rediss://:{SECRET}@127.0.0.1:{port}"), SECRET).await;
+    let error = refusal(&format!("rediss://:{SECRET}@127.0.0.1:{port}")).await;
     assert_eq!(error.kind(), ErrorKind::Config, "an authority that is not trusted: {error}");
     let with_ca = format!("rediss://127.0.0.1:{port}/?tls_ca={ca}");
-    let error = refusal(&with_ca, SECRET).await;
+    let error = refusal(&with_ca).await;
     assert!(
         matches!(error.kind(), ErrorKind::Config | ErrorKind::Unavailable),
         "no client certificate: {error}"
     );
     let backend = open(&format!("{with_ca}&tls_cert={cert}&tls_key={key}"), "tls").await?;
     assert_eq!(step(&backend, "k").await?, 1);
-    let error = refusal(&format!("rediss://127.0.0.1:{port}/?tls_ca=/no/such.pem"), SECRET).await;
+    let error = refusal(&format!("rediss://127.0.0.1:{port}/?tls_ca=/no/such.pem")).await;
     assert!(matches!(error.kind(), ErrorKind::Config | ErrorKind::Unavailable), "{error}");
     Ok(())
 }
@@ -133,7 +131,7 @@ pub(super) async fn too_old(_: Vec<PathBuf>) -> Result<(), ControlError> {
             }
         }
     });
-    let error = refusal(&format!("redis://{address}"), SECRET).await;
+    let error = refusal(&format!("redis://{address}")).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.message().contains("6.2.14") && error.message().contains("7.0 or later"), "{error}");
     server.abort();
@@ -147,7 +145,7 @@ pub(super) async fn too_old(_: Vec<PathBuf>) -> Result<(), ControlError> {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         }
     });
-    let error = refusal(&format!("redis://{address}"), SECRET).await;
+    let error = refusal(&format!("redis://{address}")).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.message().contains("not Redis's protocol"), "{error}");
     server.abort();
@@ -157,15 +155,15 @@ pub(super) async fn too_old(_: Vec<PathBuf>) -> Result<(), ControlError> {
 pub(super) async fn another_kind(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let plain = Server::durable(&programs).await;
     for (scheme, path) in [("redis+cluster", ""), ("redis+sentinel", "/m")] {
-        let error = refusal(&format!("{scheme}://127.0.0.1:{}{path}", plain.port), SECRET).await;
+        let error = refusal(&format!("{scheme}://127.0.0.1:{}{path}", plain.port)).await;
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     }
     let node = Server::start(&programs, &[DURABLE, &["--cluster-enabled", "yes"]].concat()).await;
-    let error = refusal(&node.url(""), SECRET).await;
+    let error = refusal(&node.url("")).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.message().contains("redis+cluster://"), "{error}");
     // A node that has no slots yet knows nobody who has them.
-    let error = refusal(&format!("redis+cluster://127.0.0.1:{}", node.port), SECRET).await;
+    let error = refusal(&format!("redis+cluster://127.0.0.1:{}", node.port)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     Ok(())
 }

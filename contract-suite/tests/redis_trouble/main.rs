@@ -14,8 +14,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use contract_suite::servers::redis::{DURABLE, REDIS, RedisHarness, launch};
+use contract_suite::servers::trouble::{self, key};
 use contract_suite::servers::{ServerProcess, free_port, trials};
-use coord_core::{Assert, Backend, BackendError, Clock as _, Entry, Key, KeySet, Mutation, SystemClock, Txn};
+use coord_core::{BackendError, Mutation};
 use coord_redis::{RedisBackend, RedisConfig};
 
 const TESTS: &[(&str, trials::Test)] = &[
@@ -78,38 +79,11 @@ async fn open(url: &str, namespace: &str) -> Result<RedisBackend, BackendError> 
     RedisBackend::open(&RedisConfig::from_url(url)?, &namespace.parse()?).await
 }
 
-/// The error of opening a handle, which must come in time and must not show this secret.
-async fn refusal(url: &str, secret: &str) -> BackendError {
-    let clock = SystemClock::new();
-    let error = open(url, "refused").await.expect_err(url);
-    assert!(clock.monotonic() < Duration::from_secs(10), "{error} came only after {:?}", clock.monotonic());
-    let mut shown = format!("{error} {error:?}");
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        shown.push_str(&format!(" {cause} {cause:?}"));
-        source = cause.source();
-    }
-    assert!(!shown.contains(secret), "{shown}");
-    error
-}
-
-fn key(name: &str) -> Key {
-    Key::new(name).unwrap()
+/// The error of opening a handle, which must come in time and show no secret.
+async fn refusal(url: &str) -> BackendError {
+    trouble::refusal(url, open(url, "refused"), 10).await
 }
 
 fn put(name: &str, value: &str) -> Mutation {
     Mutation::put(key(name), value.to_owned())
-}
-
-async fn entry(backend: &dyn Backend, name: &str) -> Result<Entry, BackendError> {
-    let snapshot = backend.snapshot(&KeySet::new([key(name)])?).await?;
-    Ok(snapshot.require(&key(name))?.clone())
-}
-
-/// Adds one to what is stored, and returns the new count of writes.
-async fn step(backend: &dyn Backend, name: &str) -> Result<u64, BackendError> {
-    let version = entry(backend, name).await?.version();
-    let txn = Txn::new([Assert::version(key(name), version)], [put(name, "step")])?;
-    assert!(backend.txn(&txn).await?.is_applied(), "nobody else writes {name}");
-    Ok(version.count() + 1)
 }

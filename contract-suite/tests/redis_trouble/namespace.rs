@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use contract_suite::ControlError;
 use contract_suite::servers::redis::command;
+use contract_suite::servers::trouble::{entry, key, step};
 use coord_core::{Backend as _, ErrorKind, KeyRange, Mutation, Prefix, Txn};
 use redis::Value;
 
-use super::{Server, entry, key, open, put, step};
+use super::{Server, open, put};
 
 /// What must not be there in a namespace that is ours, and how opening and every call says so.
 pub(super) async fn foreign(programs: Vec<PathBuf>) -> Result<(), ControlError> {

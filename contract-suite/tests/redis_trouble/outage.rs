@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract_suite::servers::redis::{DURABLE, client, command};
+use contract_suite::servers::trouble::{entry, key, step};
 use contract_suite::servers::wait_until;
 use contract_suite::{ControlError, servers::redis::topology::wait_for};
 use coord_core::{Assert, Backend, Clock as _, ErrorKind, KeySet, Mutation, SystemClock, Txn};
 use futures::future::join_all;
 
-use super::{Server, entry, key, open, put, step};
+use super::{Server, open, put};
 
 /// How long the server stays away; the environment variable `COORD_OUTAGE_SECONDS` makes it longer.
 fn outage() -> Duration {

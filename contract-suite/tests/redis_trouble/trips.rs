@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use contract_suite::ControlError;
 use contract_suite::servers::redis::command;
+use contract_suite::servers::trouble::key;
 use contract_suite::wire::{Forwarder, Turns};
 use coord_core::{Assert, Backend as _, Key, KeyRange, KeySet, Mutation, Prefix, Txn};
 use redis::Value;
 
-use super::{Server, key, open};
+use super::{Server, open};
 
 /// How often clients have sent a script, by the server's own statistics: by its hash, and by its text.
 async fn scripts(port: u16) -> Result<(u64, u64), ControlError> {
