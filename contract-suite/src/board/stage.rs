@@ -1,37 +1,20 @@
 //! Where the clauses of a board play: seats at one board, a store clock that only the clause moves, and faults in between.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use coord_core::board::{
     AgentId, Board, BoardError, Claim, ClaimRequest, ExtendedBoard, Outcome as TaskOutcome, Problem, Task,
     TaskId, TaskSpec, check,
 };
-use coord_core::layer::{Cell, Fault, Faults, Meter, Observe, StoreClock, When};
-use coord_core::{
-    Backend, Bytes, Clock, Key, KeyRange, KeySet, ManualClock, Mutation, Prefix, Timestamp, Token, Txn,
-    TxnOutcome,
-};
+use coord_core::{Backend, Token};
 
 use crate::clause::{Outcome, Verdict, VerdictContext};
 use crate::context::Context;
 use crate::harness::BoardSeat;
-pub(super) use crate::staging::{Place, with_step};
-use crate::staging::{SeatClock, Step};
+use crate::staging::{self, Wire};
+pub(super) use crate::staging::{Place, SKEW, TICK, TTL, with_step};
 use crate::{ensure, fail};
-
-/// The lease of most claims.
-pub(super) const TTL: Duration = Duration::from_secs(60);
-/// The smallest step of time.
-pub(super) const TICK: Duration = Duration::from_micros(1);
-/// How far clients may be apart, where a store has no clock.
-pub(super) const SKEW: Duration = Duration::from_secs(5);
-
-/// The first of January 2030, and an odd number of microseconds, so that rounding is seen.
-fn start() -> Timestamp {
-    Timestamp::EPOCH.saturating_add(Duration::from_micros(1_893_456_000_123_457))
-}
 
 pub(super) fn id(text: impl AsRef<str>) -> TaskId {
     TaskId::unchecked(text)
@@ -51,61 +34,48 @@ pub(super) fn result(text: &str) -> TaskOutcome {
 }
 
 /// One board, seen from several seats.
-pub(super) struct Stage {
-    pub(super) cx: Context,
-    pub(super) clock: Arc<ManualClock>,
-    namespace: String,
-    /// How long a backoff really waits at most.
-    longest: Duration,
+pub(super) struct Stage(staging::Stage);
+
+impl Deref for Stage {
+    type Target = staging::Stage;
+
+    fn deref(&self) -> &staging::Stage {
+        &self.0
+    }
 }
 
 /// One client: a board over a handle of its own.
 pub(super) struct Seat {
     pub(super) board: Arc<dyn ExtendedBoard>,
-    /// What goes wrong between this board and the store.
-    pub(super) faults: Faults,
-    /// What this board asks of the store.
-    pub(super) meter: Meter,
-    /// The handle itself, past every layer.
-    pub(super) raw: Arc<dyn Backend>,
+    wire: Wire,
+}
+
+impl Deref for Seat {
+    type Target = Wire;
+
+    fn deref(&self) -> &Wire {
+        &self.wire
+    }
 }
 
 impl Stage {
     pub(super) fn new(cx: &Context) -> Self {
-        Stage::on(cx, cx.namespace().to_owned())
+        Stage(staging::Stage::new(cx))
     }
 
     /// A stage of its own beside the clause's.
     pub(super) fn fresh(cx: &Context) -> Self {
-        Stage::on(cx, cx.fresh_namespace())
+        Stage(staging::Stage::fresh(cx))
     }
 
     /// The same board, as soon as it is empty again, at the beginning of time. Nobody races there, so no backoff waits.
     pub(super) fn again(&self) -> Self {
-        Stage { longest: Duration::ZERO, ..Stage::on(&self.cx, self.namespace.clone()) }
-    }
-
-    fn on(cx: &Context, namespace: String) -> Self {
-        let clock = Arc::new(ManualClock::new(start()));
-        Stage { cx: cx.clone(), clock, namespace, longest: Duration::from_millis(50) }
-    }
-
-    pub(super) fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    pub(super) fn advance(&self, duration: Duration) {
-        self.clock.advance(duration);
-    }
-
-    /// Moves the clock to this time.
-    pub(super) fn advance_to(&self, time: Timestamp) {
-        self.clock.advance(time.saturating_since(self.now()));
+        Stage(self.0.again())
     }
 
     /// A seat whose client's clock is right.
     pub(super) async fn seat(&self) -> Result<Seat, Verdict> {
-        let raw = self.cx.open_in(&self.namespace).await?;
+        let raw = self.open().await?;
         self.seat_on(raw, 0, true).await
     }
 
@@ -125,7 +95,7 @@ impl Stage {
 
     /// A seat whose client's clock is wrong by so many microseconds, at a store with or without a clock.
     pub(super) async fn seat_ahead(&self, micros: i64, store_has_clock: bool) -> Result<Seat, Verdict> {
-        let raw = self.cx.open_in(&self.namespace).await?;
+        let raw = self.open().await?;
         self.seat_on(raw, micros, store_has_clock).await
     }
 
@@ -136,34 +106,14 @@ impl Stage {
         ahead: i64,
         store_has_clock: bool,
     ) -> Result<Seat, Verdict> {
-        let observed = Observe::new(raw.clone());
-        let meter = observed.meter();
-        let faulty = Fault::new(observed);
-        let faults = faulty.faults();
-        let backend: Arc<dyn Backend> = if store_has_clock {
-            Arc::new(StoreClock::new(faulty, self.clock.clone() as Arc<dyn Clock>))
-        } else {
-            Arc::new(StoreClock::none(faulty))
-        };
-        let clock = Arc::new(SeatClock::new(self.clock.clone(), ahead, self.longest));
-        let board = self.cx.board(backend, BoardSeat { clock, max_clock_skew: SKEW }).await?;
-        Ok(Seat { board, faults, meter, raw })
+        let (backend, wire) = self.wire(raw, store_has_clock);
+        let seat = BoardSeat { clock: self.seat_clock(ahead), max_clock_skew: SKEW };
+        let board = self.cx.board(backend, seat).await?;
+        Ok(Seat { board, wire })
     }
 }
 
 impl Seat {
-    /// A rival's step at this seat's next call of this kind.
-    pub(super) fn interpose<T, F, S>(&self, when: When, place: Place, step: S) -> Step<T>
-    where
-        T: Send + 'static,
-        S: Fn() -> F + Send + Sync + 'static,
-        F: Future<Output = Result<T, Verdict>> + Send + 'static,
-    {
-        let (cell, said) = with_step(Cell::pass(), place, move |_| step());
-        self.faults.on(when, cell);
-        Step::new(said)
-    }
-
     pub(super) async fn add(&self, spec: TaskSpec) -> Result<(), Verdict> {
         let name = spec.id.clone();
         self.board.add(spec).await.at(format!("adding {name:?}"))?;
@@ -253,30 +203,6 @@ impl Seat {
     pub(super) async fn is_unchanged(&self, before: &Task, why: impl std::fmt::Display) -> Outcome {
         let after = self.get(&before.id).await?;
         ensure!(after == *before, "saw {after:?}, not the unchanged {before:?}: {why}");
-        Ok(())
-    }
-
-    /// Every key of the namespace, and its value.
-    pub(super) async fn raw_entries(&self) -> Result<BTreeMap<Key, Bytes>, Verdict> {
-        let mut entries = BTreeMap::new();
-        let mut range = KeyRange::new(Prefix::all(), 1_000)?;
-        loop {
-            let keys = self.raw.keys(&range).await.at("listing the keys of the board")?;
-            let Some(last) = keys.last() else { return Ok(entries) };
-            range = range.start_after(last.clone());
-            let snapshot = self.raw.snapshot(&KeySet::new(keys)?).await?;
-            for (key, entry) in snapshot.iter() {
-                if let Some(value) = entry.value() {
-                    entries.insert(key.clone(), value.clone());
-                }
-            }
-        }
-    }
-
-    /// Writes or deletes past the board.
-    pub(super) async fn raw_write(&self, mutations: impl IntoIterator<Item = Mutation>) -> Outcome {
-        let outcome = self.raw.txn(&Txn::new([], mutations)?).await.at("writing past the board")?;
-        ensure!(outcome == TxnOutcome::Applied, "saw an unconditional transaction rejected");
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Where the clauses of a side-effect store play: seats at one store, a clock that only the clause moves, and faults in between.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,29 +10,14 @@ use coord_core::effects::{
     Action, ActionKey, ActionState, ActionStatus, Completed, EffectError, EffectStore, Episode, History,
     Lease, Note, Outcome as Acquired, Reconciliation, Resolution, ResourceId, Ruled, Uncertain,
 };
-use coord_core::layer::{Cell, Fault, Faults, Meter, Observe, StoreClock, When};
-use coord_core::{
-    Backend, Bytes, Clock, Key, KeyRange, KeySet, ManualClock, Mutation, Prefix, Timestamp, Txn, TxnOutcome,
-};
+use coord_core::{Backend, Bytes, Key};
 
 use crate::clause::{Outcome, Verdict, VerdictContext};
 use crate::context::Context;
 use crate::harness::EffectSeat;
-pub(super) use crate::staging::Place;
-use crate::staging::{SeatClock, Step, with_step};
-use crate::{ensure, ensure_eq, fail};
-
-/// The lease of most attempts.
-pub(super) const TTL: Duration = Duration::from_secs(60);
-/// The smallest step of time.
-pub(super) const TICK: Duration = Duration::from_micros(1);
-/// How far clients may be apart, where a store has no clock.
-pub(super) const SKEW: Duration = Duration::from_secs(5);
-
-/// The first of January 2030, and an odd number of microseconds, so that rounding is seen.
-fn start() -> Timestamp {
-    Timestamp::EPOCH.saturating_add(Duration::from_micros(1_893_456_000_123_457))
-}
+use crate::staging::{self, Wire};
+pub(super) use crate::staging::{Place, SKEW, TICK, TTL};
+use crate::{ensure_eq, fail};
 
 pub(super) fn key(text: impl AsRef<str>) -> ActionKey {
     ActionKey::new(text).expect("the suite only makes good keys")
@@ -56,57 +42,44 @@ pub(super) fn note(text: &str) -> Note {
 }
 
 /// One store, seen from several seats.
-pub(super) struct Stage {
-    pub(super) cx: Context,
-    pub(super) clock: Arc<ManualClock>,
-    namespace: String,
-    /// How long a backoff really waits at most.
-    longest: Duration,
+pub(super) struct Stage(staging::Stage);
+
+impl Deref for Stage {
+    type Target = staging::Stage;
+
+    fn deref(&self) -> &staging::Stage {
+        &self.0
+    }
 }
 
 /// One client: a store over a handle of its own.
 #[derive(Clone)]
 pub(super) struct Seat {
     pub(super) store: Arc<dyn EffectStore>,
-    /// What goes wrong between this client and the store.
-    pub(super) faults: Faults,
-    /// What this client asks of the store.
-    pub(super) meter: Meter,
-    /// The handle itself, past every layer.
-    pub(super) raw: Arc<dyn Backend>,
+    wire: Wire,
+}
+
+impl Deref for Seat {
+    type Target = Wire;
+
+    fn deref(&self) -> &Wire {
+        &self.wire
+    }
 }
 
 impl Stage {
     pub(super) fn new(cx: &Context) -> Self {
-        Stage::on(cx, cx.namespace().to_owned())
+        Stage(staging::Stage::new(cx))
     }
 
     /// A stage of its own beside the clause's.
     pub(super) fn fresh(cx: &Context) -> Self {
-        Stage::on(cx, cx.fresh_namespace())
+        Stage(staging::Stage::fresh(cx))
     }
 
     /// The same store, as soon as it is empty again, at the beginning of time. Nobody races there, so no backoff waits.
     pub(super) fn again(&self) -> Self {
-        Stage { longest: Duration::ZERO, ..Stage::on(&self.cx, self.namespace.clone()) }
-    }
-
-    fn on(cx: &Context, namespace: String) -> Self {
-        let clock = Arc::new(ManualClock::new(start()));
-        Stage { cx: cx.clone(), clock, namespace, longest: Duration::from_millis(50) }
-    }
-
-    pub(super) fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    pub(super) fn advance(&self, duration: Duration) {
-        self.clock.advance(duration);
-    }
-
-    /// Moves the clock to this time, never back.
-    pub(super) fn advance_to(&self, time: Timestamp) {
-        self.clock.advance(time.saturating_since(self.now()));
+        Stage(self.0.again())
     }
 
     /// A seat whose client's clock is right.
@@ -135,7 +108,7 @@ impl Stage {
         micros: i64,
         store_has_clock: bool,
     ) -> Result<Seat, Verdict> {
-        let raw = self.cx.open_in(&self.namespace).await?;
+        let raw = self.open().await?;
         self.seat_on(raw, agent, micros, store_has_clock).await
     }
 
@@ -147,35 +120,18 @@ impl Stage {
         ahead: i64,
         store_has_clock: bool,
     ) -> Result<Seat, Verdict> {
-        let observed = Observe::new(raw.clone());
-        let meter = observed.meter();
-        let faulty = Fault::new(observed);
-        let faults = faulty.faults();
-        let backend: Arc<dyn Backend> = if store_has_clock {
-            Arc::new(StoreClock::new(faulty, self.clock.clone() as Arc<dyn Clock>))
-        } else {
-            Arc::new(StoreClock::none(faulty))
+        let (backend, wire) = self.wire(raw, store_has_clock);
+        let seat = EffectSeat {
+            clock: self.seat_clock(ahead),
+            max_clock_skew: SKEW,
+            agent: AgentId::unchecked(agent),
         };
-        let clock = Arc::new(SeatClock::new(self.clock.clone(), ahead, self.longest));
-        let seat = EffectSeat { clock, max_clock_skew: SKEW, agent: AgentId::unchecked(agent) };
         let store = self.cx.effects(backend, seat).await?;
-        Ok(Seat { store, faults, meter, raw })
+        Ok(Seat { store, wire })
     }
 }
 
 impl Seat {
-    /// A rival's step at this seat's next call of this kind.
-    pub(super) fn interpose<T, F, S>(&self, when: When, place: Place, step: S) -> Step<T>
-    where
-        T: Send + 'static,
-        S: Fn() -> F + Send + Sync + 'static,
-        F: Future<Output = Result<T, Verdict>> + Send + 'static,
-    {
-        let (cell, said) = with_step(Cell::pass(), place, move |_| step());
-        self.faults.on(when, cell);
-        Step::new(said)
-    }
-
     /// What an acquire of the usual length is answered.
     pub(super) async fn ask(&self, action: &Action) -> Result<Acquired, Verdict> {
         self.store.acquire(action, TTL).await.at(format!("acquiring {:?}", action.key))
@@ -280,23 +236,6 @@ impl Seat {
         Ok(lease.fence)
     }
 
-    /// Every key of the namespace, and its value.
-    pub(super) async fn raw_entries(&self) -> Result<BTreeMap<Key, Bytes>, Verdict> {
-        let mut entries = BTreeMap::new();
-        let mut range = KeyRange::new(Prefix::all(), 1_000)?;
-        loop {
-            let keys = self.raw.keys(&range).await.at("listing the keys of the store")?;
-            let Some(last) = keys.last() else { return Ok(entries) };
-            range = range.start_after(last.clone());
-            let snapshot = self.raw.snapshot(&KeySet::new(keys)?).await?;
-            for (key, entry) in snapshot.iter() {
-                if let Some(value) = entry.value() {
-                    entries.insert(key.clone(), value.clone());
-                }
-            }
-        }
-    }
-
     /// Fails if anything in the namespace is not as it was.
     pub(super) async fn same_entries(
         &self,
@@ -314,13 +253,6 @@ impl Seat {
         if let Some(gone) = before.keys().find(|key| !after.contains_key(*key)) {
             fail!("saw the record {gone:?} gone: {why}");
         }
-        Ok(())
-    }
-
-    /// Writes or deletes past the store.
-    pub(super) async fn raw_write(&self, mutations: impl IntoIterator<Item = Mutation>) -> Outcome {
-        let outcome = self.raw.txn(&Txn::new([], mutations)?).await.at("writing past the store")?;
-        ensure!(outcome == TxnOutcome::Applied, "saw an unconditional transaction rejected");
         Ok(())
     }
 }
