@@ -26,6 +26,7 @@ mod sim;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod staging;
+mod unanswered;
 mod url;
 pub mod wire;
 pub mod wrong;

@@ -115,7 +115,7 @@ impl Wire {
     {
         let (cell, said) = with_step(Cell::pass(), place, move |_| step());
         self.faults.on(when, cell);
-        Step { said }
+        Step::new(said)
     }
 
     /// Every key of the namespace, and its value.
@@ -204,6 +204,10 @@ pub(crate) struct Step<T> {
 }
 
 impl<T> Step<T> {
+    pub(crate) fn new(said: Said<T>) -> Self {
+        Step { said }
+    }
+
     /// What the step said, if it was taken.
     ///
     /// # Errors

@@ -450,13 +450,7 @@ pub(super) enum Order {
     RivalFirst,
 }
 
-/// What comes of a scene in one order, where nothing goes wrong.
-pub(super) struct Known {
-    pub(super) order: Order,
-    /// What the call was answered, if it happened.
-    pub(super) answer: Option<Answer>,
-    pub(super) ending: Ending,
-}
+pub(super) type Known = crate::unanswered::Known<Order, BoardError, Ending>;
 
 /// Plays a scene in every order.
 pub(super) async fn known(

@@ -1,21 +1,19 @@
 //! T30 and T34: calls that are not answered.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coord_core::board::{Board as _, BoardError, Task};
-use coord_core::layer::{Cell, When};
+use coord_core::layer::Cell;
 use coord_core::{Clock, SystemClock, Token};
 use rand::seq::SliceRandom as _;
 
 use super::scenes::{
-    Actor, Answer, Ending, Known, NEXT_LIFE, NEXT_LIFE_OPEN, Op, Order, SCENES, Scene, Theatre, known,
+    self, Actor, Answer, Ending, Known, NEXT_LIFE, NEXT_LIFE_OPEN, Op, Order, SCENES, Scene, Theatre,
 };
-use super::stage::{Place, with_step};
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
 use crate::context::Context;
+use crate::unanswered::{Approach, Arrives, Budget, Fault, NewCell, Repertoire, every_cell, faults};
 use crate::{ensure, ensure_eq, fail};
 
 pub(crate) const CLAUSES: &[Clause] = &[
@@ -27,7 +25,7 @@ pub(crate) const CLAUSES: &[Clause] = &[
                   (each cell of each verb; of those with rivals as many as the store does in forty seconds, of double \
                   faults in ten, by the seed)",
         needs: Needs::NOTHING,
-        body: |cx| Box::pin(every_cell(cx)),
+        body: |cx| Box::pin(every_verb(cx)),
     },
     Clause {
         id: "T34",
@@ -38,83 +36,11 @@ pub(crate) const CLAUSES: &[Clause] = &[
     },
 ];
 
-/// When a copy of the request that was held back arrives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arrives {
-    Never,
-    BeforeRival,
-    AfterRival,
-    BeforeNextTxn,
-    AfterAnswer,
-}
+type Seen = crate::unanswered::Seen<BoardError, Ending>;
 
-/// By which way the call comes to the transaction that meets the fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Approach {
-    /// It is the first one.
-    First,
-    /// The first one was lost.
-    AfterLost,
-    /// The first one was rejected.
-    AfterRejected,
-}
-
-type NewCell = fn() -> Cell;
-
-struct Fault {
-    approach: Approach,
-    cell: NewCell,
-    arrives: Arrives,
-    gone: bool,
-}
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", (self.cell)())?;
-        match self.approach {
-            Approach::First => {}
-            Approach::AfterLost => write!(f, " after a lost request")?,
-            Approach::AfterRejected => write!(f, " after a rejected transaction")?,
-        }
-        if self.arrives != Arrives::Never {
-            write!(f, ", a copy arrives {:?}", self.arrives)?;
-        }
-        if self.gone {
-            write!(f, ", and the store is gone")?;
-        }
-        Ok(())
-    }
-}
-
-fn faults() -> Vec<Fault> {
-    use Arrives::{AfterAnswer, AfterRival, BeforeNextTxn, BeforeRival, Never};
-    let cells: [(NewCell, &[Arrives]); 6] = [
-        (Cell::refused, &[Never]),
-        (Cell::request_lost, &[Never]),
-        (Cell::reply_lost, &[Never]),
-        (Cell::late, &[BeforeRival, AfterRival, BeforeNextTxn, AfterAnswer]),
-        (Cell::twice, &[AfterRival, AfterAnswer]),
-        (Cell::twice_reply_lost, &[AfterRival, BeforeNextTxn, AfterAnswer]),
-    ];
-    let mut faults = Vec::new();
-    for approach in [Approach::First, Approach::AfterLost, Approach::AfterRejected] {
-        for (cell, moments) in cells {
-            for &arrives in moments {
-                for gone in [false, true] {
-                    faults.push(Fault { approach, cell, arrives, gone });
-                }
-            }
-        }
-    }
-    faults
-}
-
-/// What came of a call that met a fault.
-struct Seen {
-    reached: bool,
-    answer: Answer,
-    ending: Ending,
-    /// The board as the rival left it.
+/// What came of a call that met a fault, and the board as the rival left it.
+struct Played {
+    seen: Seen,
     rivals_board: Vec<Task>,
 }
 
@@ -123,67 +49,31 @@ async fn play(
     scene: &Scene,
     rival: &'static [Op],
     fault: &Fault,
-) -> Result<Seen, Verdict> {
+) -> Result<Played, Verdict> {
     let play = theatre.begin(scene, false).await?;
     let mut caller = play.caller();
-    let faults = &play.a.faults;
-    let place = match fault.approach {
-        Approach::First => 1,
-        Approach::AfterLost => {
-            faults.on(When::txn(), Cell::request_lost());
-            2
-        }
-        Approach::AfterRejected => {
-            let (first, nudge) = (Arc::new(Mutex::new(play.first.clone())), scene.nudge);
-            let (cell, _) = with_step(Cell::pass(), Place::Before, move |_| {
-                let first = first.clone();
-                async move { perform_by(&first, nudge).await }
-            });
-            faults.on(When::txn(), cell);
-            2
-        }
+    let (first, nudge) = (Arc::new(Mutex::new(play.first.clone())), scene.nudge);
+    let nudging = move || {
+        let first = first.clone();
+        async move { perform_by(&first, nudge).await }
     };
     let other = Arc::new(Mutex::new(play.first.clone()));
-    let (arrives, lister, actor) = (fault.arrives, play.b.board.clone(), other.clone());
-    let (mut cell, said) = with_step((fault.cell)(), Place::After, move |faults| {
+    let (lister, actor) = (play.b.board.clone(), other.clone());
+    let interfering = move || {
         let (lister, other) = (lister.clone(), actor.clone());
         async move {
-            if arrives == Arrives::BeforeRival {
-                faults.release_held().await;
-            }
             let said = perform_by(&other, rival).await?;
             let board = lister.list().await.at("listing what a rival left")?;
-            if arrives == Arrives::AfterRival {
-                faults.release_held().await;
-            }
             Ok((said, board))
         }
-    });
-    if fault.gone {
-        cell = cell.then_gone();
-    }
-    let rule = faults.on(When::txn().nth(place), cell);
-    if arrives == Arrives::BeforeNextTxn {
-        let release = Cell::pass().before(|faults| async move {
-            faults.release_held().await;
-        });
-        faults.on(When::txn().nth(place + 1), release);
-    }
-    let answer = caller.perform(scene.call).await;
-    let reached = faults.hits_of(rule) > 0;
-    faults.heal();
-    if arrives == Arrives::AfterAnswer {
-        faults.release_held().await;
-    }
-    // Nothing arrives any more.
-    while faults.take_held().is_some() {}
-    faults.clear();
-    let said = said.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let (said, rivals_board) = match said {
-        Some(said) => said.at("in a rival's step")?,
+    };
+    let met = fault.meet(&play.a.faults, nudging, interfering, caller.perform(scene.call)).await?;
+    let (said, rivals_board) = match met.said {
+        Some(said) => said,
         // The call ended before it came to the fault, so the rival comes last.
         None => (perform_by(&other, rival).await?, Vec::new()),
     };
+    let answer = met.answer;
     let rivals = other.lock().unwrap_or_else(PoisonError::into_inner).token.clone();
     let told = match &answer {
         Err(BoardError::OutcomeUnknown { token, .. }) if scene.has_token() => token.clone(),
@@ -191,7 +81,7 @@ async fn play(
     };
     named(scene, &answer, play.first.token.as_ref())?;
     let ending = play.end(said, told.as_ref(), rivals.as_ref()).await?;
-    Ok(Seen { reached, answer, ending, rivals_board })
+    Ok(Played { seen: Seen { reached: met.reached, answer, ending }, rivals_board })
 }
 
 /// Performs with what the actor knows, which is not locked meanwhile.
@@ -243,82 +133,46 @@ fn same_but_told_again(scene: &Scene, seen: &str, known: &str) -> bool {
     }
 }
 
-async fn every_cell(cx: Context) -> Outcome {
+impl Repertoire for Theatre {
+    type Op = Op;
+    type Order = Order;
+    type Error = BoardError;
+    type Ending = Ending;
+
+    fn rivals(&self) -> impl Iterator<Item = &'static [&'static [Op]]> {
+        SCENES.iter().map(|scene| scene.rivals)
+    }
+
+    fn describe(&self, scene: usize) -> String {
+        format!("{:?}", SCENES[scene].call)
+    }
+
+    async fn known(&self, scene: usize, rival: &'static [Op], nudged: bool) -> Result<Vec<Known>, Verdict> {
+        scenes::known(self, &SCENES[scene], rival, nudged).await
+    }
+
+    async fn play(&self, scene: usize, rival: &'static [Op], fault: &Fault) -> Result<Seen, Verdict> {
+        Ok(play(self, &SCENES[scene], rival, fault).await?.seen)
+    }
+
+    fn is_explained(&self, scene: usize, rival: &[Op], seen: &Seen, known: &Known) -> bool {
+        is_explained(&SCENES[scene], rival, seen, known)
+    }
+
+    fn is_unknown(error: &BoardError) -> bool {
+        matches!(error, BoardError::OutcomeUnknown { .. })
+    }
+}
+
+async fn every_verb(cx: Context) -> Outcome {
     let theatre = Theatre::open(&cx).await?;
-    let mut plays: Vec<(&Scene, &'static [Op], &Fault)> = Vec::new();
-    let faults = faults();
-    for scene in SCENES {
-        for rival in std::iter::once(&[][..]).chain(scene.rivals.iter().copied()) {
-            plays.extend(faults.iter().map(|fault| (scene, rival, fault)));
-        }
-    }
-    plays.shuffle(&mut cx.rng(30));
-    plays.sort_by_key(|(_, rival, fault)| (fault.approach != Approach::First, !rival.is_empty()));
-    // What a scene comes to is the same whatever goes wrong, so it is played out once.
-    let mut references: BTreeMap<(String, bool), Vec<Known>> = BTreeMap::new();
-    let mut broken = Vec::new();
-    let clock = SystemClock::new();
-    let start = clock.monotonic();
-    for (scene, rival, fault) in plays {
-        let budget = match fault.approach {
-            Approach::First if rival.is_empty() => Duration::MAX,
-            Approach::First => BUDGET,
-            _ => BUDGET / 4,
-        };
-        if clock.monotonic() - start > budget {
-            break;
-        }
-        let nudged = fault.approach == Approach::AfterRejected;
-        let place = format!("{:?} with {fault}, and {rival:?} by a rival", scene.call);
-        let orders = match references.entry((format!("{:?} {rival:?}", scene.call), nudged)) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(known(&theatre, scene, rival, nudged).await.at(&place)?),
-        };
-        let seen = play(&theatre, scene, rival, fault).await.at(&place)?;
-        match judge(scene, rival, fault, &seen, orders).at(&place) {
-            Err(Verdict::Failed(why)) => broken.push((place, why)),
-            other => other?,
-        }
-        if broken.len() == SHOWN {
-            break;
-        }
-    }
-    // The first one in full, and where the others were seen.
-    let mut broken = broken.into_iter();
-    let Some((_, mut text)) = broken.next() else { return Ok(()) };
-    for (place, _) in broken {
-        text.push_str(&format!("\nalso: {place}"));
-    }
-    Err(Verdict::Failed(text))
+    let faults = faults(&[Approach::First, Approach::AfterLost, Approach::AfterRejected]);
+    let budget = Budget { rivals: BUDGET, doubles: BUDGET / 4 };
+    every_cell(&theatre, &faults, budget, cx.rng(30)).await
 }
 
 /// How long plays go on that are one of very many.
 const BUDGET: Duration = Duration::from_secs(40);
-
-/// How many broken cells are looked for: one tells little of the pattern.
-const SHOWN: usize = 6;
-
-fn judge(scene: &Scene, rival: &[Op], fault: &Fault, seen: &Seen, orders: &[Known]) -> Outcome {
-    ensure!(
-        seen.reached || fault.approach != Approach::First,
-        "saw {:?} without a transaction that could meet a fault",
-        seen.answer
-    );
-    if !orders.iter().any(|known| is_explained(scene, rival, seen, known)) {
-        let mut text = format!("saw {:?}, and then {:?}, which no order explains", seen.answer, seen.ending);
-        for known in orders {
-            text.push_str(&format!("\n  {:?}: {:?}, and then {:?}", known.order, known.answer, known.ending));
-        }
-        return Err(Verdict::Failed(text));
-    }
-    // Where the store answers and nobody interferes, the call finds out.
-    if rival.is_empty() && !fault.gone && fault.arrives == Arrives::Never && fault.approach == Approach::First
-    {
-        let unknown = matches!(seen.answer, Err(BoardError::OutcomeUnknown { .. }));
-        ensure!(!unknown, "saw OutcomeUnknown, although the store answers and nobody interferes");
-    }
-    Ok(())
-}
 
 async fn lost_replies(cx: Context) -> Outcome {
     let theatre = Theatre::open(&cx).await?;
@@ -353,10 +207,10 @@ async fn lost_replies(cx: Context) -> Outcome {
             break;
         }
         let place = format!("{:?} with {fault}, and {rival:?} by a rival", scene.call);
-        let seen = play(&theatre, scene, rival, &fault).await.at(&place)?;
+        let Played { seen, rivals_board } = play(&theatre, scene, rival, &fault).await.at(&place)?;
         ensure!(seen.reached, "saw {:?} without a transaction: {place}", seen.answer);
-        if seen.ending.tasks != seen.rivals_board {
-            fail!("saw {:?}, not {:?} as the rival left it: {place}", seen.ending.tasks, seen.rivals_board);
+        if seen.ending.tasks != rivals_board {
+            fail!("saw {:?}, not {rivals_board:?} as the rival left it: {place}", seen.ending.tasks);
         }
         told_the_truth(&seen).at(&place)?;
     }

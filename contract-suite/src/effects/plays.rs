@@ -359,13 +359,7 @@ pub(super) enum Order {
     WithdrawnAndAgain,
 }
 
-/// What comes of a scene in one order, where nothing goes wrong.
-pub(super) struct Known {
-    pub(super) order: Order,
-    /// What the call was answered, if it happened.
-    pub(super) answer: Option<Answer>,
-    pub(super) ending: Ending,
-}
+pub(super) type Known = crate::unanswered::Known<Order, EffectError, Ending>;
 
 /// Plays a scene in every order.
 pub(super) async fn known(
