@@ -1,11 +1,13 @@
-//! Looking at tasks without changing anything: explaining and waiting.
+//! Looking at tasks without changing anything: showing, explaining and waiting.
 
 use std::time::Duration;
 
-use coord_core::board::{AgentId, Awaited, BoardError, ClaimRequest, Pace, Standing, State, TaskId};
+use coord_core::board::{
+    AgentId, Awaited, BoardError, ClaimRequest, Outcome, Pace, Standing, State, Task, TaskId,
+};
 
 use super::claim::Claimer;
-use super::record::Answer;
+use super::record::{Answer, Record};
 use super::{Judged, OneKeyBoard, Read, WrongJudge};
 
 /// What a claim would come to.
@@ -24,6 +26,25 @@ fn standing(judged: Result<Judged, BoardError>) -> Result<Standing, BoardError> 
 }
 
 impl OneKeyBoard {
+    /// A task as this board shows it.
+    pub(super) fn shown(&self, id: &TaskId, record: &Record) -> Task {
+        let mut task = record.task(id);
+        match (&record.token, &record.owner) {
+            (Some(token), _) if self.is(WrongJudge::TokenInTitle) => task.title.push_str(&token.reveal()),
+            (Some(token), Some(owner)) if self.is(WrongJudge::TokenInOwner) => {
+                task.owner = Some(AgentId::unchecked(format!("{owner} {}", token.reveal())));
+            }
+            _ => {}
+        }
+        if let (Some(settled), true) = (&record.settled, self.is(WrongJudge::TokenInOutcome)) {
+            task.outcome = Some(Outcome::truncated(&settled.token.reveal()));
+        }
+        if let (Some(request), true) = (&record.request, self.is(WrongJudge::RequestInLabels)) {
+            task.labels.push(request.reveal());
+        }
+        task
+    }
+
     /// A claim that nobody makes, of what was read.
     fn would_be(&self, read: &Read, id: &TaskId) -> Result<Standing, BoardError> {
         let agent = AgentId::unchecked("nobody");

@@ -1,6 +1,7 @@
 //! The whole board as one JSON value under one key.
 
 mod claim;
+mod holder;
 mod looks;
 mod operators;
 mod record;

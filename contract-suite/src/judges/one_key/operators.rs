@@ -2,7 +2,8 @@
 
 use coord_core::board::{BoardError, State, TaskId, Verb};
 
-use super::claim::{lost, record, taken};
+use super::claim::{record, taken};
+use super::holder::lost;
 use super::record::Answer;
 use super::{Call, Judged, OneKeyBoard, WrongJudge};
 
