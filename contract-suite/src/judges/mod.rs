@@ -3,6 +3,7 @@
 mod index;
 mod one_key;
 mod one_key_effects;
+mod one_value;
 mod plain_guard;
 #[cfg(feature = "sqlite")]
 pub mod trials;

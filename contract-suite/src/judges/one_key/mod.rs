@@ -17,20 +17,14 @@ use coord_core::board::{
     Added, AgentId, Awaited, Board, BoardError, Claim, ClaimRequest, ExtendedBoard, Filter, Lease, Outcome,
     Plan, PlanReport, Problem, RepairReport, Standing, Task, TaskId, TaskSpec, Verb,
 };
-use coord_core::{
-    Assert, Backend, BackendError, Bytes, Clock, ErrorKind, Key, KeySet, Mutation, Operation, OperationId,
-    Timestamp, Token, Txn, TxnOutcome, Version, limits,
-};
+use coord_core::{Backend, Bytes, Clock, OperationId, Timestamp, Token, Txn, TxnOutcome, Version, limits};
 
 use self::record::{Answer, Logged, Whole};
 use super::WrongJudge;
+use super::one_value::{OneValue, TRIES, backoff};
 
 /// How many operations the log remembers: a try is known dead or applied while the key has moved by no more.
 const LOG: usize = 16;
-/// How often a verb is tried before it gives up.
-const TRIES: u32 = 200;
-/// How much of the value stands under the first key; the rest stands under the second.
-const PART: usize = limits::VALUE_BYTES - 1_024;
 
 /// A board in the simplest way that is right: the whole board is one JSON value, every verb reads it, judges, and compares and sets. It
 /// has nothing in common with [`BoardAdapter`](coord_core::board) but the contract, so that the suite is seen to ask for the
@@ -38,19 +32,20 @@ const PART: usize = limits::VALUE_BYTES - 1_024;
 ///
 /// A value has at most 512 KiB, so a long one goes on under a second key, which is only ever written together with the first.
 pub struct OneKeyBoard {
-    backend: Arc<dyn Backend>,
+    value: OneValue,
     clock: Arc<dyn Clock>,
     max_clock_skew: Duration,
     wrong: Option<WrongJudge>,
     /// The fences of removed tasks, for the judge that keeps them in the wrong place.
     fences: Mutex<BTreeMap<TaskId, u64>>,
-    head: Key,
-    tail: Key,
 }
 
 impl fmt::Debug for OneKeyBoard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OneKeyBoard").field("backend", &self.backend).field("wrong", &self.wrong).finish()
+        f.debug_struct("OneKeyBoard")
+            .field("backend", &self.value.backend)
+            .field("wrong", &self.wrong)
+            .finish()
     }
 }
 
@@ -116,30 +111,18 @@ impl OneKeyBoard {
         clock: Arc<dyn Clock>,
         max_clock_skew: Duration,
     ) -> Result<Self, BoardError> {
-        let (head, tail) = (Key::new("board")?, Key::new("board+")?);
         let board = OneKeyBoard {
-            backend,
+            value: OneValue::new(backend, "board")?,
             clock,
             max_clock_skew,
             wrong: None,
             fences: Mutex::default(),
-            head: head.clone(),
-            tail,
         };
-        let empty = encode(&Whole::default())?;
-        let create = Txn::new([Assert::missing(head.clone())], [Mutation::put(head.clone(), empty)])?;
-        // The key is never deleted, so a creation that comes late is rejected, and either answer means that the key is there.
-        let keys = KeySet::new([head.clone()])?;
-        for _ in 0..TRIES {
-            if board.backend.snapshot(&keys).await?.require(&head)?.is_present() {
-                return Ok(board);
-            }
-            match board.backend.txn(&create).await {
-                Err(error) if !error.is_indeterminate() => return Err(error.into()),
-                _ => {}
-            }
+        if board.value.create(encode(&Whole::default())?).await? {
+            Ok(board)
+        } else {
+            Err(BoardError::TxnConflict { attempts: TRIES })
         }
-        Err(BoardError::TxnConflict { attempts: TRIES })
     }
 
     /// The same board judging wrongly.
@@ -154,22 +137,16 @@ impl OneKeyBoard {
     }
 
     async fn read(&self) -> Result<Read, BoardError> {
-        let keys = KeySet::new([self.head.clone(), self.tail.clone()])?;
-        let snapshot = self.backend.snapshot(&keys).await?;
-        let entry = snapshot.require(&self.head)?;
-        let mut bytes = entry.value().cloned().unwrap_or_default().to_vec();
-        if let Some(rest) = snapshot.require(&self.tail)?.value() {
-            bytes.extend_from_slice(rest);
-        }
-        let whole = match serde_json::from_slice(&bytes) {
+        let stored = self.value.read().await?;
+        let whole = match serde_json::from_slice(&stored.bytes) {
             Ok(whole) => whole,
             Err(_) if self.is(WrongJudge::GarbageIsEmpty) => Whole::default(),
             Err(source) => {
-                return Err(BoardError::Malformed { key: self.head.to_string(), source: source.into() });
+                return Err(BoardError::Malformed { key: self.value.name(), source: source.into() });
             }
         };
         let client = self.clock.now();
-        let time = match snapshot.store_time() {
+        let time = match stored.store_time {
             Some(now) if !self.is(WrongJudge::ClientClock) => {
                 Time { now, ceiling: Timestamp::MAX, margin: Duration::ZERO }
             }
@@ -179,7 +156,7 @@ impl OneKeyBoard {
                 Time { now: client, ceiling: client.saturating_add(self.max_clock_skew), margin }
             }
         };
-        Ok(Read { version: entry.version(), whole, time })
+        Ok(Read { version: stored.version, whole, time })
     }
 
     /// The transaction that replaces what was read.
@@ -189,19 +166,13 @@ impl OneKeyBoard {
             let (size, limit) = (bytes.len(), limits::TXN_BYTES - 1_024);
             return Err(BoardError::TooLarge { what: "the board", size, limit });
         }
-        let split = bytes.len().min(PART);
-        let mut mutations = vec![Mutation::put(self.head.clone(), bytes.slice(..split))];
-        mutations.push(match bytes.slice(split..) {
-            rest if rest.is_empty() => Mutation::delete(self.tail.clone()),
-            rest => Mutation::put(self.tail.clone(), rest),
-        });
         let unasserted = match call.verb {
             Verb::Claim => self.is(WrongJudge::ClaimUnasserted) || self.is(WrongJudge::LostCompletion),
             Verb::SetDeps => self.is(WrongJudge::EdgesUnasserted),
             _ => false,
         };
-        let asserts = (!unasserted).then(|| Assert::version(self.head.clone(), read.version));
-        Ok(Txn::new(asserts, mutations)?)
+        let asserts = (!unasserted).then(|| self.value.unchanged(read.version));
+        Ok(Txn::new(asserts, self.value.put(&bytes))?)
     }
 
     /// Reads, judges, compares and sets, until the answer is known.
@@ -239,7 +210,7 @@ impl OneKeyBoard {
                     unknown = None;
                 } else if read.version == *base {
                     let (txn, answer) = (txn.clone(), answer.clone());
-                    match self.backend.txn(&txn).await {
+                    match self.value.backend.txn(&txn).await {
                         Ok(TxnOutcome::Applied) => return Ok(answer),
                         // Rejected: the first try has arrived, or a rival has. The next look tells.
                         Ok(TxnOutcome::Rejected) => continue,
@@ -260,7 +231,7 @@ impl OneKeyBoard {
                 Ok(Judged::Write(answer)) => answer,
                 Err(error) => {
                     if self.is(WrongJudge::LostCompletion) && matches!(error, BoardError::Blocked { .. }) {
-                        let _ = self.backend.txn(&self.replace(&call, &read)?).await?;
+                        let _ = self.value.backend.txn(&self.replace(&call, &read)?).await?;
                     }
                     return Err(error);
                 }
@@ -270,7 +241,7 @@ impl OneKeyBoard {
                 read.whole.log.pop_front();
             }
             let txn = self.replace(&call, &read)?;
-            match self.backend.txn(&txn).await {
+            match self.value.backend.txn(&txn).await {
                 Ok(TxnOutcome::Applied) => return Ok(answer),
                 Ok(TxnOutcome::Rejected) => {
                     if self.is(WrongJudge::ConflictAtOnce) {
@@ -279,7 +250,7 @@ impl OneKeyBoard {
                 }
                 Err(error) if error.is_indeterminate() => {
                     if self.is(WrongJudge::UnknownIsUnavailable) {
-                        return Err(unavailable(self.backend.name()).into());
+                        return Err(self.value.unavailable().into());
                     }
                     if self.is(WrongJudge::UnknownIsApplied) {
                         return Ok(answer);
@@ -320,7 +291,7 @@ impl OneKeyBoard {
             }
         }
         if self.is(WrongJudge::UnseenIsDead) && read.version == base {
-            return Some(Err(unavailable(self.backend.name()).into()));
+            return Some(Err(self.value.unavailable().into()));
         }
         None
     }
@@ -354,19 +325,6 @@ impl OneKeyBoard {
 fn encode(whole: &Whole) -> Result<Vec<u8>, BoardError> {
     serde_json::to_vec(whole)
         .map_err(|error| BoardError::Invalid(format!("the board cannot be written: {error}")))
-}
-
-fn unavailable(backend: &'static str) -> BackendError {
-    BackendError::new(ErrorKind::Unavailable, backend, Operation::Txn, "the write did not happen")
-}
-
-/// Up to 10 ms, spread by the operation's own random bits.
-fn backoff(operation: OperationId, attempt: u32) -> Duration {
-    let spread = format!("{operation:?}").bytes().fold(u64::from(attempt), |sum, byte| {
-        sum.wrapping_mul(0x100_0000_01B3).wrapping_add(u64::from(byte))
-    });
-    let ceiling = 100 << attempt.min(7);
-    Duration::from_micros(spread % ceiling)
 }
 
 #[async_trait]

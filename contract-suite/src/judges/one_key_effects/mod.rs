@@ -19,17 +19,12 @@ use coord_core::effects::{
     Resolution, ResourceId, Ruled, result_digest,
 };
 use coord_core::{
-    Assert, Backend, BackendError, Bytes, Clock, ErrorKind, Key, KeySet, Mutation, Operation, OperationId,
-    Timestamp, Token, Txn, TxnOutcome, Version, limits,
+    Backend, Bytes, Clock, Key, KeySet, Mutation, OperationId, Timestamp, Token, Txn, TxnOutcome, Version,
 };
 
 use self::record::{Done, Payload, Time, Whole};
 use super::WrongEffects;
-
-/// How often a verb is tried before it gives up.
-const TRIES: u32 = 200;
-/// How much of the value stands under the first key; the rest stands under the second.
-const PART: usize = limits::VALUE_BYTES - 1_024;
+use super::one_value::{OneValue, PART, TRIES, backoff};
 
 /// A side-effect store in the simplest way that is right: everything is one JSON value, every verb reads it, judges, and compares and
 /// sets. It has nothing in common with the adapter but the contract, so that the suite is seen to ask for the contract and for
@@ -38,20 +33,21 @@ const PART: usize = limits::VALUE_BYTES - 1_024;
 /// A value has at most 512 KiB, so a long one goes on under a second key, and results of more than a kilobyte stand under keys of their
 /// own; both are only ever written together with the first key. It remembers every write that was ever made, so it is for tests.
 pub struct OneKeyEffects {
-    backend: Arc<dyn Backend>,
+    value: OneValue,
     clock: Arc<dyn Clock>,
     max_clock_skew: Duration,
     agent: AgentId,
     wrong: Option<WrongEffects>,
     /// For the judge that keeps fences in the wrong place.
     fences: Mutex<BTreeMap<ResourceId, u64>>,
-    head: Key,
-    tail: Key,
 }
 
 impl fmt::Debug for OneKeyEffects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OneKeyEffects").field("backend", &self.backend).field("wrong", &self.wrong).finish()
+        f.debug_struct("OneKeyEffects")
+            .field("backend", &self.value.backend)
+            .field("wrong", &self.wrong)
+            .finish()
     }
 }
 
@@ -117,31 +113,19 @@ impl OneKeyEffects {
         max_clock_skew: Duration,
         agent: AgentId,
     ) -> Result<Self, EffectError> {
-        let (head, tail) = (Key::new("effects")?, Key::new("effects+")?);
         let store = OneKeyEffects {
-            backend,
+            value: OneValue::new(backend, "effects")?,
             clock,
             max_clock_skew,
             agent,
             wrong: None,
             fences: Mutex::default(),
-            head: head.clone(),
-            tail,
         };
-        let empty = encode(&Whole::default())?;
-        let create = Txn::new([Assert::missing(head.clone())], [Mutation::put(head.clone(), empty)])?;
-        // The key is never deleted, so a creation that comes late is rejected, and either answer means that the key is there.
-        let keys = KeySet::new([head.clone()])?;
-        for _ in 0..TRIES {
-            if store.backend.snapshot(&keys).await?.require(&head)?.is_present() {
-                return Ok(store);
-            }
-            match store.backend.txn(&create).await {
-                Err(error) if !error.is_indeterminate() => return Err(error.into()),
-                _ => {}
-            }
+        if store.value.create(encode(&Whole::default())?).await? {
+            Ok(store)
+        } else {
+            Err(EffectError::TxnConflict { attempts: TRIES })
         }
-        Err(EffectError::TxnConflict { attempts: TRIES })
     }
 
     /// The same store judging wrongly.
@@ -156,23 +140,17 @@ impl OneKeyEffects {
     }
 
     async fn read(&self) -> Result<Read, EffectError> {
-        let keys = KeySet::new([self.head.clone(), self.tail.clone()])?;
-        let snapshot = self.backend.snapshot(&keys).await?;
-        let entry = snapshot.require(&self.head)?;
-        let mut bytes = entry.value().cloned().unwrap_or_default().to_vec();
-        if let Some(rest) = snapshot.require(&self.tail)?.value() {
-            bytes.extend_from_slice(rest);
-        }
-        let whole: Whole = match serde_json::from_slice(&bytes) {
+        let stored = self.value.read().await?;
+        let whole: Whole = match serde_json::from_slice(&stored.bytes) {
             Ok(whole) => whole,
             Err(_) if self.is(WrongEffects::GarbageIsEmpty) => Whole::default(),
             Err(source) => {
-                return Err(EffectError::Malformed { key: self.head.to_string(), source: source.into() });
+                return Err(EffectError::Malformed { key: self.value.name(), source: source.into() });
             }
         };
         let client = self.clock.now();
         let touched = whole.touched.unwrap_or(Timestamp::EPOCH);
-        let time = match snapshot.store_time() {
+        let time = match stored.store_time {
             Some(now) if !self.is(WrongEffects::ClientClock) => {
                 Time { now: now.max(touched), margin: Duration::ZERO }
             }
@@ -184,7 +162,7 @@ impl OneKeyEffects {
                 Time { now: client.max(touched.min(ceiling)), margin }
             }
         };
-        Ok(Read { version: entry.version(), whole, time })
+        Ok(Read { version: stored.version, whole, time })
     }
 
     /// The transaction that replaces what was read.
@@ -195,12 +173,7 @@ impl OneKeyEffects {
         if bytes.len() > 2 * PART {
             return Err(EffectError::Invalid("the store is full".to_owned()));
         }
-        let split = bytes.len().min(PART);
-        let mut mutations = vec![Mutation::put(self.head.clone(), bytes.slice(..split))];
-        mutations.push(match bytes.slice(split..) {
-            rest if rest.is_empty() => Mutation::delete(self.tail.clone()),
-            rest => Mutation::put(self.tail.clone(), rest),
-        });
+        let mut mutations = Vec::from(self.value.put(&bytes));
         mutations.extend(read.whole.put.drain(..).map(|(key, value)| Mutation::put(key, value)));
         mutations.extend(read.whole.delete.drain(..).map(Mutation::delete));
         let asserted = match call.verb {
@@ -209,7 +182,7 @@ impl OneKeyEffects {
             EffectVerb::Complete => !self.is(WrongEffects::CompletionUnasserted),
             _ => true,
         };
-        let asserts = asserted.then(|| Assert::version(self.head.clone(), read.version));
+        let asserts = asserted.then(|| self.value.unchanged(read.version));
         Ok(Txn::new(asserts, mutations)?)
     }
 
@@ -244,9 +217,9 @@ impl OneKeyEffects {
                     }
                 } else if read.version == sent.base {
                     if self.is(WrongEffects::UnseenIsDead) {
-                        return Err(unavailable(self.backend.name()).into());
+                        return Err(self.value.unavailable().into());
                     }
-                    match self.backend.txn(&sent.txn).await {
+                    match self.value.backend.txn(&sent.txn).await {
                         Ok(TxnOutcome::Applied) if !by_token && sent.answer.is_some() => {
                             return sent.answer.unwrap_or_else(|| Err(call.unknown()));
                         }
@@ -269,7 +242,7 @@ impl OneKeyEffects {
             };
             let base = read.version;
             let txn = self.replace(&call, &mut read, operation)?;
-            match self.backend.txn(&txn).await {
+            match self.value.backend.txn(&txn).await {
                 Ok(TxnOutcome::Applied) => {
                     if let Some(answer) = answer {
                         return answer;
@@ -278,7 +251,7 @@ impl OneKeyEffects {
                 Ok(TxnOutcome::Rejected) => {}
                 Err(error) if error.is_indeterminate() => {
                     if self.is(WrongEffects::UnknownIsUnavailable) {
-                        return Err(unavailable(self.backend.name()).into());
+                        return Err(self.value.unavailable().into());
                     }
                     match answer {
                         Some(answer) if self.is(WrongEffects::UnknownIsApplied) => return answer,
@@ -347,6 +320,7 @@ impl OneKeyEffects {
             return Ok(found);
         }
         let snapshot = self
+            .value
             .backend
             .snapshot(&KeySet::new(keys.iter().map(Key::new).collect::<Result<Vec<_>, _>>()?)?)
             .await?;
@@ -400,19 +374,6 @@ fn check_ttl(ttl: Duration) -> Result<(), EffectError> {
 fn encode(whole: &Whole) -> Result<Vec<u8>, EffectError> {
     serde_json::to_vec(whole)
         .map_err(|error| EffectError::Invalid(format!("the store cannot be written: {error}")))
-}
-
-fn unavailable(backend: &'static str) -> BackendError {
-    BackendError::new(ErrorKind::Unavailable, backend, Operation::Txn, "the write did not happen")
-}
-
-/// Up to 10 ms, spread by random bits.
-fn backoff(random: OperationId, attempt: u32) -> Duration {
-    let spread = format!("{random:?}").bytes().fold(u64::from(attempt), |sum, byte| {
-        sum.wrapping_mul(0x100_0000_01B3).wrapping_add(u64::from(byte))
-    });
-    let ceiling = 100 << attempt.min(7);
-    Duration::from_micros(spread % ceiling)
 }
 
 #[async_trait]
