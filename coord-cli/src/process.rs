@@ -129,7 +129,7 @@ fn group_of(child: &Child) -> io::Result<Group> {
 }
 
 impl Started {
-    /// Starts a shell in a process group of its own. It does nothing before [`go`](Self::go).
+    /// Starts a shell in a process group of its own. It does nothing before [`Word::go`].
     pub(crate) fn new(start: &Start<'_>) -> io::Result<Self> {
         if let Some(cwd) = start.cwd
             && !std::path::Path::new(cwd).is_dir()
