@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::effects::{
-    Action, ActionKey, ActionState, EffectAdapter, EffectError, EffectOptions, EffectStore, Lease, Note,
-    Outcome, PurgeRequest, Resolution, limits,
+    Action, ActionKey, ActionState, EffectAdapter, EffectError, EffectOptions, EffectStore, Finding, Inquiry,
+    Lease, ListFilter, Note, Outcome, Probe, ProbeError, PurgeRequest, Reconciler, ReconcilerOptions,
+    Resolution, limits,
 };
-use coord_core::{Backend, Bytes, Key, KeySet, ManualClock, Timestamp};
+use coord_core::{Backend, Bytes, Key, KeySet, ManualClock, Mutation, Timestamp, Txn, async_trait};
 use coord_memory::{MemoryBackend, MemoryStore};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -144,4 +145,47 @@ async fn downstream_keys_tell_actions_apart() {
     let third = bench.grant(&action).await;
     assert_ne!(first.downstream_key, third.downstream_key);
     assert!(third.fence > second.fence);
+}
+
+/// One action whose records cannot be read is named, and keeps nobody else from being listed, purged or judged.
+#[tokio::test]
+async fn a_damaged_action_stands_in_nobodys_way() {
+    let bench = bench().await;
+    for name in ["a", "b", "c"] {
+        let lease = bench.grant(&action(&format!("done-{name}"))).await;
+        let _ = bench
+            .store
+            .complete(&action(&format!("done-{name}")), &lease, Bytes::from(vec![7; 9]))
+            .await
+            .unwrap();
+        let lease = bench.grant(&action(&format!("open-{name}"))).await;
+        let note = Note::new("the line was cut").unwrap();
+        bench.store.mark_uncertain(&action(&format!("open-{name}")), &lease, &note).await.unwrap();
+        bench.store.release(&action(&format!("open-{name}")), &lease).await.unwrap();
+    }
+    for (record, damaged) in [("act/done-b", "done-b"), ("act/open-b", "open-b")] {
+        let put = Mutation::put(Key::new(record).unwrap(), "{ no record }");
+        let _ = bench.store.backend().txn(&Txn::new([], [put]).unwrap()).await.unwrap();
+        let shown = bench.store.get(&damaged.parse().unwrap()).await;
+        assert!(matches!(shown, Err(EffectError::Malformed { .. })), "{shown:?}");
+    }
+    let names = |keys: Vec<ActionKey>| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let page = bench.store.list(&ListFilter::all()).await.unwrap();
+    assert_eq!(names(page.damaged), ["done-b", "open-b"]);
+    let listed = page.actions.into_iter().map(|status| status.action.key).collect();
+    assert_eq!(names(listed), ["done-a", "done-c", "open-a", "open-c"]);
+    bench.clock.advance(TTL * 100);
+    let purged = bench.store.purge(&PurgeRequest::older_than(TTL)).await.unwrap();
+    assert_eq!((purged.examined, purged.purged, names(purged.damaged)), (3, 2, vec!["done-b".to_owned()]));
+    struct NotDone;
+    #[async_trait]
+    impl Probe for NotDone {
+        async fn look(&self, _: &Inquiry) -> Result<Finding, ProbeError> {
+            Ok(Finding::NotApplied { evidence: Note::new("it is not there").unwrap() })
+        }
+    }
+    let options = ReconcilerOptions::default().clock(bench.clock.clone());
+    let reconciler = Reconciler::new(Arc::new(bench.store), Arc::new(NotDone), options).unwrap();
+    let report = reconciler.run_once().await.unwrap();
+    assert_eq!((report.not_applied, report.damaged), (2, 1), "{report:?}");
 }

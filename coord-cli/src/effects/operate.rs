@@ -60,9 +60,11 @@ async fn ls(args: &EffectLsArgs) -> Result<u8, Failure> {
         _ => ListFilter::all(),
     };
     let mut actions: Vec<ActionStatus> = Vec::new();
+    let mut damaged: Vec<ActionKey> = Vec::new();
     let mut more = false;
     loop {
         let page = effects.list(&filter).await?;
+        damaged.extend(page.damaged);
         actions.extend(page.actions);
         if actions.len() > args.limit {
             actions.truncate(args.limit);
@@ -76,7 +78,7 @@ async fn ls(args: &EffectLsArgs) -> Result<u8, Failure> {
     match args.store.format {
         Format::Json => output::json(&json!({
             "namespace": args.store.namespace.as_str(),
-            "actions": actions.iter().map(action_json).collect::<Vec<_>>(), "more": more,
+            "actions": actions.iter().map(action_json).collect::<Vec<_>>(), "more": more, "damaged": names(&damaged),
         })),
         Format::Text => {
             output::text(&table(&actions));
@@ -84,7 +86,21 @@ async fn ls(args: &EffectLsArgs) -> Result<u8, Failure> {
             output::line(&format!("{}{more}", output::count(actions.len() as u64, "action")));
         }
     }
-    Ok(exit::OK)
+    Ok(note_damaged(&damaged))
+}
+
+/// Says which actions cannot be read. Who asked for all has not got all then.
+fn note_damaged(damaged: &[ActionKey]) -> u8 {
+    for key in damaged {
+        output::note(&output::clean(&format!(
+            "error: the records of {key} cannot be read; `coord effect show {key}` says why"
+        )));
+    }
+    if damaged.is_empty() { exit::OK } else { exit::FAILED }
+}
+
+fn names(keys: &[ActionKey]) -> Vec<&str> {
+    keys.iter().map(ActionKey::as_str).collect()
 }
 
 fn key(text: &str) -> Result<ActionKey, Failure> {
@@ -256,11 +272,11 @@ async fn reconcile(args: &ReconcileArgs) -> Result<u8, Failure> {
         Format::Json => output::json(&json!({
             "listed": report.listed, "applied": report.applied, "not_applied": report.not_applied,
             "unknown": report.unknown, "not_yet": report.not_yet, "elsewhere": report.elsewhere,
-            "failed": report.failed,
+            "failed": report.failed, "damaged": report.damaged,
         })),
         Format::Text => output::line(&pass_text(&report)),
     }
-    Ok(if report.failed > 0 { exit::FAILED } else { exit::OK })
+    Ok(if report.failed + report.damaged > 0 { exit::FAILED } else { exit::OK })
 }
 
 /// Passes until a signal. What was ruled is said as it happens, and all of it at the end.
@@ -308,8 +324,12 @@ async fn reconcile_on(args: &ReconcileArgs, reconciler: &Reconciler, every: Dura
 }
 
 fn pass_text(report: &ReconcileReport) -> String {
+    let damaged = match report.damaged {
+        0 => String::new(),
+        damaged => format!(", {damaged} cannot be read"),
+    };
     format!(
-        "{}: {} applied, {} not applied, {} unknown, {} too early, {} looked into elsewhere, {} failed",
+        "{}: {} applied, {} not applied, {} unknown, {} too early, {} looked into elsewhere, {} failed{damaged}",
         output::count(report.listed as u64, "uncertain action"),
         report.applied,
         report.not_applied,
@@ -324,8 +344,10 @@ async fn purge(args: &PurgeArgs) -> Result<u8, Failure> {
     let effects = open(&args.store).await?;
     let mut request = PurgeRequest::older_than(args.older_than);
     let (mut examined, mut purged) = (0_u64, 0_u64);
+    let mut damaged = Vec::new();
     loop {
         let report = effects.purge(&request).await?;
+        damaged.extend(report.damaged);
         examined += report.examined as u64;
         purged += report.purged as u64;
         match report.next {
@@ -334,12 +356,14 @@ async fn purge(args: &PurgeArgs) -> Result<u8, Failure> {
         }
     }
     match args.store.format {
-        Format::Json => output::json(&json!({ "examined": examined, "purged": purged })),
+        Format::Json => output::json(&json!({
+            "examined": examined, "purged": purged, "damaged": names(&damaged),
+        })),
         Format::Text => {
             output::line(&format!("{} examined, {purged} purged", output::count(examined, "result")))
         }
     }
-    Ok(exit::OK)
+    Ok(note_damaged(&damaged))
 }
 
 async fn forget(args: &ForgetArgs) -> Result<u8, Failure> {

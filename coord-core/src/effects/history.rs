@@ -233,6 +233,9 @@ pub(super) fn check_limit(limit: usize) -> Result<(), EffectError> {
 pub struct ListPage {
     /// The actions, in ascending order of their keys.
     pub actions: Vec<ActionStatus>,
+    /// Actions whose records cannot be read, whatever the filter says; [`get`](super::EffectStore::get) tells why. They keep nothing else
+    /// from being listed.
+    pub damaged: Vec<ActionKey>,
     /// Where the next page starts after; `None` after the last one.
     pub next: Option<ActionKey>,
 }
@@ -278,6 +281,8 @@ pub struct PurgeReport {
     pub examined: usize,
     /// How many were purged.
     pub purged: usize,
+    /// Those of which nothing can be purged, for their records cannot be read.
+    pub damaged: Vec<ActionKey>,
     /// Where to go on after; `None` after the last key.
     pub next: Option<ActionKey>,
 }

@@ -359,10 +359,11 @@ pub trait EffectStore: fmt::Debug + Send + Sync + 'static {
     async fn get(&self, key: &ActionKey) -> Result<Option<ActionStatus>, EffectError>;
 
     /// Actions by state and age, in ascending order of their keys, a page at a time. Open ones are found without reading settled ones.
-    /// Nothing is written: a lapsed attempt is shown as such and has no episode yet.
+    /// Nothing is written: a lapsed attempt is shown as such and has no episode yet. An action that cannot be read is named as
+    /// [damaged](ListPage::damaged).
     ///
     /// # Errors
-    /// [`Invalid`](EffectError::Invalid), [`Malformed`](EffectError::Malformed).
+    /// [`Invalid`](EffectError::Invalid); [`Malformed`](EffectError::Malformed) if what all actions rest on cannot be read.
     async fn list(&self, filter: &ListFilter) -> Result<ListPage, EffectError>;
 
     /// What happened to an action, `None` if it was never acquired: transitions with who, when and why, and all evidence.
@@ -372,10 +373,10 @@ pub trait EffectStore: fmt::Debug + Send + Sync + 'static {
     async fn history(&self, key: &ActionKey) -> Result<Option<History>, EffectError>;
 
     /// Drops the payloads (result and evidence) of actions that were completed before the retention, and keeps that they were. One bounded
-    /// batch; never touches an action that is open.
+    /// batch; never touches an action that is open, or one that cannot be read, which it names.
     ///
     /// # Errors
-    /// [`Invalid`](EffectError::Invalid), [`Malformed`](EffectError::Malformed).
+    /// [`Invalid`](EffectError::Invalid); [`Malformed`](EffectError::Malformed) if what all actions rest on cannot be read.
     async fn purge(&self, request: &PurgeRequest) -> Result<PurgeReport, EffectError>;
 
     /// Forgets an action that is completed or idle: the next acquire of the key does it again. Fences go on.

@@ -23,6 +23,13 @@ use crate::txn::{Assert, Mutation, Txn};
 /// How many actions are read at once: so many heads of the largest size, with their resources, fit one snapshot.
 const CHUNK: usize = 400;
 
+/// What was read of some actions.
+#[derive(Default)]
+struct ReadActions {
+    actions: Vec<(Situation, Head)>,
+    damaged: Vec<ActionKey>,
+}
+
 fn by_key(verb: EffectVerb, key: &ActionKey, with_result: bool) -> OnActionVerb<'_> {
     OnActionVerb { verb, key, resource: None, token: None, with_result }
 }
@@ -54,26 +61,37 @@ impl<B: Backend> EffectAdapter<B> {
         View { snapshot, clock: self.options().clock.now(), max_clock_skew: self.options().max_clock_skew }
     }
 
-    /// What is known of some actions at one instant; those that are gone by now are left out.
-    async fn read_actions(&self, keys: &[ActionKey]) -> Result<Vec<(Situation, Head)>, EffectError> {
+    /// What is known of some actions at one instant; those that are gone by now are left out. One that cannot be read does not keep the
+    /// others from being read.
+    async fn read_actions(&self, keys: &[ActionKey]) -> Result<ReadActions, EffectError> {
         let heads = self.backend().snapshot(&KeySet::new(keys.iter().map(head_key))?).await?;
+        let mut read = ReadActions::default();
         let mut wanted: Vec<Key> = vec![floor_key()];
         for key in keys {
-            if let Some(head) = read_head(key, heads.require(&head_key(key))?)? {
-                wanted.extend([head_key(key), resource_key(&head.resource)]);
+            match read_head(key, heads.require(&head_key(key))?) {
+                Ok(Some(head)) => wanted.extend([head_key(key), resource_key(&head.resource)]),
+                Ok(None) => {}
+                Err(_) => read.damaged.push(key.clone()),
             }
         }
         let snapshot = self.backend().snapshot(&KeySet::new(wanted)?).await?;
+        // The guard is no action's own: without it nothing can be said of any.
+        read_floor(snapshot.require(&floor_key())?)?;
         let view = self.view(&snapshot);
-        let mut actions = Vec::with_capacity(keys.len());
         for key in keys.iter().filter(|key| snapshot.get(&head_key(key)).is_some()) {
-            // An action that was forgotten and came back on another resource in between is for the next look.
-            let Ok(situation) = Situation::read(&view, key, None)? else { continue };
-            if let Some(head) = situation.head.clone() {
-                actions.push((situation, head));
+            match Situation::read(&view, key, None) {
+                Ok(Ok(situation)) => {
+                    let head = situation.head.clone();
+                    read.actions.extend(head.map(|head| (situation, head)));
+                }
+                // An action that was forgotten and came back on another resource in between is for the next look.
+                Ok(Err(_)) => {}
+                Err(EffectError::Malformed { .. }) => read.damaged.push(key.clone()),
+                Err(error) => return Err(error),
             }
         }
-        Ok(actions)
+        read.damaged.sort_unstable();
+        Ok(read)
     }
 
     /// The next keys of actions under a prefix, and where to go on.
@@ -104,16 +122,18 @@ impl<B: Backend> EffectAdapter<B> {
         filter.validate()?;
         let prefix = if filter.states.iter().any(|state| state.is_settled()) { HEADS } else { OPEN };
         let (keys, next) = self.page(prefix, filter.after.as_ref(), filter.limit).await?;
-        let mut actions = Vec::new();
+        let (mut actions, mut damaged) = (Vec::new(), Vec::new());
         for chunk in keys.chunks(CHUNK) {
-            for (situation, head) in self.read_actions(chunk).await? {
+            let read = self.read_actions(chunk).await?;
+            damaged.extend(read.damaged);
+            for (situation, head) in read.actions {
                 let status = situation.status(&head);
                 if filter.wants(status.state, situation.now().saturating_since(status.since)) {
                     actions.push(status);
                 }
             }
         }
-        Ok(ListPage { actions, next })
+        Ok(ListPage { actions, damaged, next })
     }
 
     pub(super) async fn history_of(&self, key: &ActionKey) -> Result<Option<History>, EffectError> {
@@ -146,7 +166,7 @@ impl<B: Backend> EffectAdapter<B> {
 
     pub(super) async fn purge_results(&self, request: &PurgeRequest) -> Result<PurgeReport, EffectError> {
         let (keys, next) = self.page(RESULTS, request.after.as_ref(), request.limit).await?;
-        let mut report = PurgeReport { examined: keys.len(), purged: 0, next };
+        let mut report = PurgeReport { examined: keys.len(), next, ..PurgeReport::default() };
         let is_due = |situation: &Situation, head: &Head| {
             let Some(completion) = &head.completion else { return false };
             let since = match completion.kept {
@@ -159,7 +179,9 @@ impl<B: Backend> EffectAdapter<B> {
             since.is_some_and(|since| situation.now() >= since.saturating_add(request.retention))
         };
         for chunk in keys.chunks(CHUNK) {
-            for (situation, head) in self.read_actions(chunk).await? {
+            let read = self.read_actions(chunk).await?;
+            report.damaged.extend(read.damaged);
+            for (situation, head) in read.actions {
                 if is_due(&situation, &head) && self.purge_result(&situation.key, &is_due).await? {
                     report.purged += 1;
                 }

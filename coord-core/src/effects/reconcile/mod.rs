@@ -40,6 +40,8 @@ pub struct ReconcileReport {
     pub elsewhere: usize,
     /// The store failed.
     pub failed: usize,
+    /// Actions whose records cannot be read, in whatever state they are.
+    pub damaged: usize,
 }
 
 /// How one action ended.
@@ -151,6 +153,10 @@ impl Reconciler {
         let mut filter = ListFilter::overdue(options.settle);
         loop {
             let page = store.list(&filter).await?;
+            for key in &page.damaged {
+                tracing::warn!(%key, "an action cannot be read");
+            }
+            report.damaged += page.damaged.len();
             for status in page.actions {
                 report.listed += 1;
                 seen.insert(status.action.key.clone());
