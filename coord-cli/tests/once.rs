@@ -182,6 +182,11 @@ fn programs_get_documents() {
     assert_eq!(executions(&folder), 1);
     let listed = folder.coord(["effect", "ls", "--format", "json"]).expect(0).json();
     assert_eq!(listed["actions"].as_array().unwrap().len(), 2);
+    assert!(listed["next"].is_null(), "{listed}");
+    let first = folder.coord(["effect", "ls", "--limit", "1", "--format", "json"]).expect(0).json();
+    assert_eq!((first["actions"][0]["key"].as_str(), first["next"].as_str()), (Some("k"), Some("k")));
+    let rest = folder.coord(["effect", "ls", "--after", "k", "--format", "json"]).expect(0).json();
+    assert_eq!((rest["actions"][0]["key"].as_str(), rest["more"].as_bool()), (Some("u"), Some(false)));
     let open = folder.coord(["effect", "ls", "--open", "--format", "json"]).expect(0).json();
     assert_eq!(open["actions"][0]["key"], "u");
     assert_eq!(open["actions"].as_array().unwrap().len(), 1);

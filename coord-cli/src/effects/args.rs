@@ -156,6 +156,9 @@ pub(crate) struct EffectLsArgs {
     /// At most so many actions
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub(crate) limit: usize,
+    /// Only actions whose keys come after this one: where an earlier list ended
+    #[arg(long, value_name = "KEY")]
+    pub(crate) after: Option<String>,
     #[command(flatten)]
     pub(crate) store: EffectStoreArgs,
 }

@@ -59,6 +59,7 @@ async fn ls(args: &EffectLsArgs) -> Result<u8, Failure> {
         (_, _, Some(age)) => ListFilter::overdue(age),
         _ => ListFilter::all(),
     };
+    filter = filter.after(args.after.as_deref().map(key).transpose()?);
     let mut actions: Vec<ActionStatus> = Vec::new();
     let mut damaged: Vec<ActionKey> = Vec::new();
     let mut more = false;
@@ -75,15 +76,18 @@ async fn ls(args: &EffectLsArgs) -> Result<u8, Failure> {
             _ => break,
         }
     }
+    let next = actions.last().filter(|_| more).map(|status| status.action.key.as_str());
     match args.store.format {
         Format::Json => output::json(&json!({
             "namespace": args.store.namespace.as_str(),
-            "actions": actions.iter().map(action_json).collect::<Vec<_>>(), "more": more, "damaged": names(&damaged),
+            "actions": actions.iter().map(action_json).collect::<Vec<_>>(), "more": more, "next": next,
+            "damaged": names(&damaged),
         })),
         Format::Text => {
             output::text(&table(&actions));
-            let more = if more { ", and more; --limit shows them" } else { "" };
-            output::line(&format!("{}{more}", output::count(actions.len() as u64, "action")));
+            let more = next.map(|next| format!(", and more: `--after {next}` goes on")).unwrap_or_default();
+            let count = output::count(actions.len() as u64, "action");
+            output::line(&output::clean(&format!("{count}{more}")));
         }
     }
     Ok(note_damaged(&damaged))
