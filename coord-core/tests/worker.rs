@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use coord_core::board::{
-    AgentId, Board, BoardAdapter, BoardError, BoardOptions, ClaimRequest, ExtendedBoard, Filter, Job,
-    Outcome, State, TaskId, TaskSpec, Worker, WorkerReport,
+    AgentId, Answer, Awaited, Board, BoardAdapter, BoardError, BoardOptions, ClaimRequest, ExtendedBoard,
+    Filter, Job, Outcome, Retry, Settled, State, TaskId, TaskSpec, Worker, WorkerEvent, WorkerReport,
 };
 use coord_core::effects::Lost;
 use coord_core::{ManualClock, Timestamp};
@@ -250,4 +253,179 @@ async fn senseless_options_are_refused() {
         let error = worker.run(handler, std::future::pending()).await.unwrap_err();
         assert!(matches!(error, BoardError::Invalid(_)), "{error:?}");
     }
+}
+
+#[tokio::test]
+async fn a_handler_may_answer_anything_and_whoever_observes_sees_all_of_it() {
+    let board = board().await;
+    for name in ["done", "failed", "back"] {
+        board.add(TaskSpec::new(id(name))).await.unwrap();
+    }
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let observer = {
+        let seen = seen.clone();
+        move |event: WorkerEvent<'_>| {
+            let line = match event {
+                WorkerEvent::Claimed { task, fence } => format!("claimed {} {fence}", task.id),
+                WorkerEvent::Settled { task, fence, how, said } => {
+                    let said = said.map(|said| format!(" {said}")).unwrap_or_default();
+                    format!("{how:?} {} {fence}{said}", task.id)
+                }
+                WorkerEvent::Idle => "idle".into(),
+                other => panic!("{other:?}"),
+            };
+            seen.lock().unwrap().push(line);
+        }
+    };
+    let handler = |job: Job| async move {
+        match job.task().id.as_str() {
+            "done" => Answer::Complete(outcome("well")),
+            "failed" => Answer::Fail(outcome("badly")),
+            _ => Answer::Release,
+        }
+    };
+    // What is given back is there again, so that it ends by the number of tasks alone.
+    let report =
+        worker(&board).max_tasks(4).observe(observer).run(handler, std::future::pending()).await.unwrap();
+    assert_eq!((report.claimed, report.completed, report.failed, report.released), (4, 1, 1, 2));
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [
+            "claimed done 1",
+            "Completed done 1 well",
+            "claimed failed 1",
+            "Failed failed 1 badly",
+            "claimed back 1",
+            "Released back 1",
+            "claimed back 2",
+            "Released back 2"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn it_ends_when_nothing_is_left_that_could_run() {
+    let board = board().await;
+    board.add(TaskSpec::new(id("fails")).label("mine")).await.unwrap();
+    board.add(TaskSpec::new(id("blocked")).label("mine").dep(id("fails"))).await.unwrap();
+    let retry = Retry::new(2).backoff(Duration::from_millis(40), Duration::from_millis(40));
+    board.add(TaskSpec::new(id("twice")).retry(retry)).await.unwrap();
+    let handler = |job: Job| async move {
+        let again = job.task().id.as_str() == "twice" && job.task().attempts == 2;
+        if again { Ok(Outcome::default()) } else { Err("no".to_owned()) }
+    };
+    // Somebody else holds one that this worker does not want: it does not wait for it.
+    board.add(TaskSpec::new(id("theirs"))).await.unwrap();
+    let other = AgentId::new("other").unwrap();
+    let theirs = board.claim(&id("theirs"), &other, ClaimRequest::forever()).await.unwrap();
+    board.add(TaskSpec::new(id("only")).label("few")).await.unwrap();
+    let few = worker(&board).until_idle().filter(Filter::any().with_label("few"));
+    let report = few.run(handler, std::future::pending()).await.unwrap();
+    assert_eq!((report.claimed, report.failed), (1, 1));
+    // One that wants all waits for it, and for what rests.
+    let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let observer = move |event: WorkerEvent<'_>| {
+        if let WorkerEvent::Settled { task, how: Settled::Completed, .. } = event {
+            let _ = sender.send(task.id.to_string());
+        }
+    };
+    let working =
+        tokio::spawn(worker(&board).until_idle().observe(observer).run(handler, std::future::pending()));
+    assert_eq!(seen.recv().await.as_deref(), Some("twice"));
+    assert!(!working.is_finished());
+    board.complete(&id("theirs"), &theirs.lease.token, Outcome::default()).await.unwrap();
+    let report = working.await.unwrap().unwrap();
+    assert_eq!((report.claimed, report.completed, report.failed), (3, 1, 2));
+    assert_eq!(state(&board, "blocked").await, State::Open);
+    assert!(board.wait(&Awaited::Idle, Duration::ZERO).await.unwrap());
+}
+
+#[tokio::test]
+async fn told_to_stop_at_once_it_hears_what_the_handlers_answer_within_the_notice() {
+    let board = board().await;
+    for name in ["answers", "deaf", "also-deaf"] {
+        board.add(TaskSpec::new(id(name))).await.unwrap();
+    }
+    let handler = |job: Job| async move {
+        if job.task().id.as_str() == "answers" {
+            job.stopping().await;
+            return Ok::<_, String>(outcome("cut short"));
+        }
+        std::future::pending().await
+    };
+    let worker = worker(&board).concurrency(3).grace(Duration::MAX).notice(Duration::from_millis(20));
+    let handle = worker.handle();
+    let working = tokio::spawn(worker.run(handler, std::future::pending()));
+    for name in ["answers", "deaf", "also-deaf"] {
+        until(&board, name, State::Claimed).await;
+    }
+    // A drain waits for what runs, however long; a stop does not.
+    handle.drain();
+    tokio::task::yield_now().await;
+    assert!(!working.is_finished());
+    handle.stop();
+    let report = working.await.unwrap().unwrap();
+    assert_eq!((report.completed, report.released), (1, 2));
+    assert_eq!(board.get(&id("answers")).await.unwrap().outcome.unwrap().as_str(), "cut short");
+    assert_eq!(state(&board, "deaf").await, State::Open);
+}
+
+#[tokio::test]
+async fn an_idle_worker_looks_at_once_when_it_is_told_to() {
+    let board = board().await;
+    let hour = Duration::from_secs(3_600);
+    let (sender, mut idle) = tokio::sync::mpsc::unbounded_channel();
+    let worker = Worker::new(board.clone(), AgentId::new("w").unwrap())
+        .look(hour, hour)
+        .max_tasks(1)
+        .observe(move |event| {
+            if matches!(event, WorkerEvent::Idle) {
+                let _ = sender.send(());
+            }
+        });
+    let handle = worker.handle();
+    let handler = |_: Job| async { Ok::<_, String>(Outcome::default()) };
+    let working = tokio::spawn(worker.run(handler, std::future::pending()));
+    idle.recv().await.unwrap();
+    board.add(TaskSpec::new(id("t"))).await.unwrap();
+    handle.look();
+    assert_eq!(working.await.unwrap().unwrap().completed, 1);
+}
+
+#[tokio::test]
+async fn waiting_for_the_first_of_several_and_for_an_idle_board() {
+    let board = board().await;
+    let names = ["a", "b"];
+    for name in names {
+        board.add(TaskSpec::new(id(name))).await.unwrap();
+    }
+    let any = Awaited::AnyEnded(names.map(id).into());
+    assert!(!board.wait(&any, Duration::ZERO).await.unwrap());
+    let waiting = tokio::spawn({
+        let board = board.clone();
+        async move { board.wait(&any, Duration::from_secs(3_600)).await }
+    });
+    board.cancel(&id("b")).await.unwrap();
+    assert!(waiting.await.unwrap().unwrap());
+    // One that has ended is enough, also where another is not there.
+    let known = |names: &[&str]| Awaited::AnyEnded(names.iter().map(|name| id(name)).collect());
+    assert!(board.wait(&known(&["b", "gone"]), Duration::ZERO).await.unwrap());
+    let error = board.wait(&known(&["a", "gone"]), Duration::ZERO).await.unwrap_err();
+    assert!(matches!(error, BoardError::NotFound { .. }), "{error:?}");
+    let error = board.wait(&Awaited::AnyEnded(BTreeSet::new()), Duration::ZERO).await.unwrap_err();
+    assert!(matches!(error, BoardError::Invalid(_)), "{error:?}");
+    let many = (0..1_025).map(|n| id(&format!("t{n}"))).collect();
+    let error = board.wait(&Awaited::AnyEnded(many), Duration::ZERO).await.unwrap_err();
+    assert!(matches!(error, BoardError::TooLarge { .. }), "{error:?}");
+
+    let idle = async || board.wait(&Awaited::Idle, Duration::ZERO).await.unwrap();
+    assert!(!idle().await, "a can be claimed");
+    let other = AgentId::new("other").unwrap();
+    let claim = board.claim(&id("a"), &other, ClaimRequest::forever()).await.unwrap();
+    assert!(!idle().await, "a is held");
+    board.add(TaskSpec::new(id("after-b")).dep(id("b"))).await.unwrap();
+    board.complete(&id("a"), &claim.lease.token, Outcome::default()).await.unwrap();
+    assert!(idle().await, "what is left waits for what was cancelled");
+    board.reopen(&id("b")).await.unwrap();
+    assert!(!idle().await, "b can be claimed");
 }

@@ -34,7 +34,7 @@ pub use retry::Retry;
 pub use task::{
     AgentId, Claim, ClaimRequest, Filter, Lease, LeaseInfo, Outcome, State, Task, TaskId, TaskSpec, limits,
 };
-pub use worker::{Job, Worker, WorkerReport};
+pub use worker::{Answer, Job, Settled, Worker, WorkerEvent, WorkerHandle, WorkerReport};
 
 pub use waiting::{Awaited, Pace};
 

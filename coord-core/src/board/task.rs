@@ -34,6 +34,8 @@ pub mod limits {
     pub const PAYLOAD_BYTES: usize = 256 * 1_024;
     /// The most tasks that [`list`](super::super::Board::list) returns at one instant.
     pub const LISTED_TASKS: usize = 9_999;
+    /// The most tasks of which somebody may wait for the first one to end.
+    pub const AWAITED: usize = 1_024;
 }
 
 macro_rules! name_type {

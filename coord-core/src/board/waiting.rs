@@ -1,5 +1,6 @@
 //! Waiting without a subscription: looks that become rarer the longer nothing comes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -8,7 +9,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::BoardError;
 use super::adapter::BoardAdapter;
 use super::record::{head_key, read_head};
-use super::task::TaskId;
+use super::task::{TaskId, limits};
 use crate::backend::Backend;
 use crate::clock::Timestamp;
 use crate::snapshot::KeySet;
@@ -20,9 +21,36 @@ use crate::token;
 pub enum Awaited {
     /// This task has ended: it is done, failed or cancelled.
     Ended(TaskId),
+    /// One of these has ended, at most [`limits::AWAITED`] of them.
+    AnyEnded(BTreeSet<TaskId>),
     /// There is something to be had for [`claim_next`](super::ExtendedBoard::claim_next), or something that only it can tell. Whoever
     /// claims first has it.
     Ready,
+    /// Nothing is left that could run, now or later: no task can be claimed, none is held, none rests, and none waits for one of
+    /// these. What is left has ended, or waits for something that has failed.
+    Idle,
+}
+
+impl Awaited {
+    /// Checks the limits.
+    ///
+    /// # Errors
+    /// [`BoardError::Invalid`] for ids that cannot be, and for none at all; [`BoardError::TooLarge`] for too many of them.
+    pub fn validate(&self) -> Result<(), BoardError> {
+        match self {
+            Awaited::Ended(id) => id.validate(),
+            Awaited::AnyEnded(ids) if ids.is_empty() => {
+                Err(BoardError::Invalid("one of no tasks never ends".into()))
+            }
+            Awaited::AnyEnded(ids) if ids.len() > limits::AWAITED => Err(BoardError::TooLarge {
+                what: "the number of tasks that are waited for",
+                size: ids.len(),
+                limit: limits::AWAITED,
+            }),
+            Awaited::AnyEnded(ids) => ids.iter().try_for_each(TaskId::validate),
+            Awaited::Ready | Awaited::Idle => Ok(()),
+        }
+    }
 }
 
 /// How long to wait between two looks: an eighth of the time that has been waited already, from 20 ms to 5 s, and of that a random part
@@ -53,12 +81,13 @@ impl Pace {
 
 /// How often a look for ready tasks looks also for what is due and what must be examined, where that is not known to be needed.
 const THOROUGH: u32 = 8;
+/// How often in a row the index has to be found empty. What is in it goes round, from ready to due to what must be examined to ready, and is looked for in
+/// this order: to be missed it would have to go on between any two of the looks.
+const EMPTY: u32 = 3;
 
 impl<B: Backend> BoardAdapter<B> {
     pub(super) async fn wait_for(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
-        if let Awaited::Ended(id) = awaited {
-            id.validate()?;
-        }
+        awaited.validate()?;
         let clock = self.clock();
         let start = clock.monotonic();
         let mut pace = Pace::new();
@@ -68,8 +97,10 @@ impl<B: Backend> BoardAdapter<B> {
         loop {
             thorough |= looks.is_multiple_of(THOROUGH);
             let seen = match awaited {
-                Awaited::Ended(id) => self.has_ended(id).await?,
+                Awaited::Ended(id) => self.has_ended(std::iter::once(id)).await?,
+                Awaited::AnyEnded(ids) => self.has_ended(ids).await?,
                 Awaited::Ready => self.is_ready(thorough).await?,
+                Awaited::Idle => self.is_idle(thorough).await?,
             };
             let now = clock.monotonic();
             match seen {
@@ -91,12 +122,38 @@ impl<B: Backend> BoardAdapter<B> {
         }
     }
 
-    async fn has_ended(&self, id: &TaskId) -> Result<Look, BoardError> {
-        let key = head_key(id);
-        let snapshot = self.backend().snapshot(&KeySet::new([key.clone()])?).await?;
-        let head = read_head(id, snapshot.require(&key)?)?;
-        let head = head.ok_or_else(|| BoardError::NotFound { id: id.clone() })?;
-        Ok(if head.state().is_terminal() { Look::Come } else { Look::Nothing })
+    /// Whether one of these has ended. If none has, all of them have to be there.
+    async fn has_ended(&self, ids: impl IntoIterator<Item = &TaskId> + Clone) -> Result<Look, BoardError> {
+        let snapshot = self.backend().snapshot(&KeySet::new(ids.clone().into_iter().map(head_key))?).await?;
+        let mut wrong = None;
+        for id in ids {
+            match read_head(id, snapshot.require(&head_key(id))?) {
+                Ok(Some(head)) if head.state().is_terminal() => return Ok(Look::Come),
+                Ok(Some(_)) => {}
+                Ok(None) => wrong = wrong.or_else(|| Some(BoardError::NotFound { id: id.clone() })),
+                Err(error) => wrong = wrong.or(Some(error)),
+            }
+        }
+        wrong.map_or(Ok(Look::Nothing), Err)
+    }
+
+    async fn is_idle(&self, thorough: bool) -> Result<Look, BoardError> {
+        for _ in 0..EMPTY {
+            if self.has_entry(super::ready::READY).await? || self.has_entry(super::ready::DUE).await? {
+                return Ok(Look::Nothing);
+            }
+            if self.has_entry(super::ready::TODO).await? {
+                if !thorough {
+                    return Ok(Look::Nothing);
+                }
+                // Whoever left it may be gone, and where nobody looks for tasks nobody else examines it.
+                self.examine_some().await?;
+                if self.has_entry(super::ready::TODO).await? {
+                    return Ok(Look::Nothing);
+                }
+            }
+        }
+        Ok(Look::Come)
     }
 
     async fn is_ready(&self, thorough: bool) -> Result<Look, BoardError> {

@@ -15,7 +15,7 @@ mod repair;
 mod take;
 
 pub(super) use entry::{
-    READY, TODO, encode_mark, mark_key, marker, place, read_mark, ready_key, todo_key, watch_key,
+    DUE, READY, TODO, encode_mark, mark_key, marker, place, read_mark, ready_key, todo_key, watch_key,
 };
 pub(super) use place::{Change, Moved, Scan, leave_line, moved, scan};
 pub use repair::RepairReport;

@@ -109,6 +109,13 @@ impl<B: Backend> BoardAdapter<B> {
         Ok(!self.entries(prefix, None, 1).await?.is_empty())
     }
 
+    /// Examines some of what must be.
+    pub(in super::super) async fn examine_some(&self) -> Result<(), BoardError> {
+        let listed = self.entries(TODO, None, WORKED_OFF).await?;
+        let ids: Vec<TaskId> = listed.iter().filter_map(Entry::of).map(|entry| entry.id().clone()).collect();
+        self.examine(&ids, usize::MAX).await.map(|_| ())
+    }
+
     /// When the first task is due.
     pub(in super::super) async fn first_due(&self) -> Result<Option<Timestamp>, BoardError> {
         Ok(self.entries(DUE, None, 1).await?.first().and_then(due_at))
