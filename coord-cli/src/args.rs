@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use coord_core::Namespace;
+use coord_core::board::Filter;
 
 use crate::effects::args::{EffectCommand, OnceArgs};
 use crate::output::Format;
@@ -228,6 +229,37 @@ pub(crate) struct LeaseArgs {
     pub(crate) lease: Duration,
 }
 
+/// Which tasks, by their labels.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FilterArgs {
+    /// Only tasks that have this label; several times: all of them
+    #[arg(long = "label", value_name = "LABEL")]
+    pub(crate) labels: Vec<String>,
+    /// Only tasks that have at least one of these labels
+    #[arg(long = "any-label", value_name = "LABEL")]
+    pub(crate) any_of: Vec<String>,
+    /// Only tasks that have none of these labels
+    #[arg(long = "no-label", value_name = "LABEL")]
+    pub(crate) none_of: Vec<String>,
+}
+
+impl FilterArgs {
+    /// As a filter.
+    pub(crate) fn filter(&self) -> Filter {
+        let mut filter = Filter::any();
+        for label in &self.labels {
+            filter = filter.with_label(label);
+        }
+        if !self.any_of.is_empty() {
+            filter = filter.with_any_of(&self.any_of);
+        }
+        for label in &self.none_of {
+            filter = filter.without_label(label);
+        }
+        filter
+    }
+}
+
 /// `coord worker`.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
@@ -235,9 +267,11 @@ pub(crate) struct WorkerArgs {
     pub(crate) board: BoardArgs,
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
-    /// Only tasks that have this label; several times: all of them
-    #[arg(long = "label", value_name = "LABEL")]
-    pub(crate) labels: Vec<String>,
+    /// How many tasks it runs at a time
+    #[arg(long, short = 'j', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) concurrency: u16,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
     /// End when nothing is left that could run, now or later
     #[arg(long)]
     pub(crate) until_done: bool,
@@ -267,9 +301,8 @@ pub(crate) struct LsArgs {
     /// Only tasks that stand so: running, ready, waiting, blocked, failed, cancelled, done
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub(crate) state: Vec<StandingArg>,
-    /// Only tasks that have this label; several times: all of them
-    #[arg(long = "label", value_name = "LABEL")]
-    pub(crate) labels: Vec<String>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
 }
 
 /// A standing, as an argument.

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use coord_core::board::WorkerHandle;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
@@ -25,7 +26,6 @@ pub(crate) enum Wish {
 #[derive(Debug)]
 pub(crate) struct Control {
     wish: watch::Receiver<Wish>,
-    stop: watch::Receiver<bool>,
     look: Arc<Notify>,
 }
 
@@ -33,16 +33,14 @@ pub(crate) struct Control {
 #[derive(Debug)]
 struct Source {
     wish: watch::Sender<Wish>,
-    stop: watch::Sender<bool>,
     look: Arc<Notify>,
 }
 
 impl Source {
     fn new() -> (Self, Control) {
         let (wish, wish_seen) = watch::channel(Wish::Work);
-        let (stop, stop_seen) = watch::channel(false);
         let look = Arc::new(Notify::new());
-        (Source { wish, stop, look: look.clone() }, Control { wish: wish_seen, stop: stop_seen, look })
+        (Source { wish, look: look.clone() }, Control { wish: wish_seen, look })
     }
 
     fn raise(&self, to: Wish) {
@@ -51,9 +49,6 @@ impl Source {
             *wish = to.max(*wish);
             higher
         });
-        if to == Wish::Stop {
-            self.stop.send_replace(true);
-        }
     }
 }
 
@@ -63,11 +58,6 @@ impl Control {
         *self.wish.borrow()
     }
 
-    /// Becomes true when everything is to stop at once.
-    pub(crate) fn stop(&self) -> watch::Receiver<bool> {
-        self.stop.clone()
-    }
-
     /// Waits until there is another wish, or a reason to look for tasks.
     pub(crate) async fn changed(&mut self) {
         tokio::select! {
@@ -75,6 +65,22 @@ impl Control {
                 std::future::pending::<()>().await;
             },
             () = self.look.notified() => {}
+        }
+    }
+
+    /// Passes on what comes in.
+    pub(crate) async fn pass_on(mut self, worker: WorkerHandle) {
+        let mut looks = false;
+        loop {
+            match self.wish() {
+                // What was wished for until now is no reason to look.
+                Wish::Work if looks => worker.look(),
+                Wish::Work => {}
+                Wish::Drain => worker.drain(),
+                Wish::Stop => worker.stop(),
+            }
+            self.changed().await;
+            looks = true;
         }
     }
 }
@@ -122,7 +128,7 @@ pub(crate) fn from_signals() -> Result<Control, Failure> {
     let (source, control) = Source::new();
     tokio::spawn(async move {
         signals.next().await;
-        crate::output::note("ending after the running task; the same signal again stops it");
+        crate::output::note("ending after what runs; the same signal again stops it");
         source.raise(Wish::Drain);
         signals.next().await;
         source.raise(Wish::Stop);

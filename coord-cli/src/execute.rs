@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::Clock;
-use coord_core::board::Claim;
+use coord_core::board::Job;
 use coord_core::effects::RunContext;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::definition::{Definition, Ended};
 use crate::effects::variables;
-use crate::guard::Guard;
-use crate::lease::{Held, Keeper};
+use crate::guard::{Guard, Guards};
 use crate::logs::{Log, Logs};
 use crate::process::{self, Group, OUTPUT_END, Start, Started, code_and_signal};
 
 /// The signal with which a guard kills.
 const KILLED: i32 = 9;
+/// The shortest time between two words to the guard.
+const WORD: Duration = Duration::from_millis(100);
 
 /// How the run of a command ended.
 #[derive(Debug)]
@@ -42,14 +42,12 @@ pub(crate) struct Executor {
     pub(crate) clock: Arc<dyn Clock>,
     /// Where output is kept.
     pub(crate) logs: Logs,
-    /// What kills a command if this process dies.
-    pub(crate) guard: Guard,
+    /// What kills the commands if this process dies.
+    pub(crate) guards: Guards,
     /// The URL of the store, if it may be handed on.
     pub(crate) store: Option<String>,
     /// The name of this machine.
     pub(crate) host: String,
-    /// Becomes true when the command is to be stopped at once.
-    pub(crate) stop: watch::Receiver<bool>,
 }
 
 /// Why the wait for a command ended.
@@ -65,16 +63,11 @@ pub(crate) enum Reason {
 
 impl Executor {
     /// Runs the command of a claimed task to its end.
-    pub(crate) async fn run(
-        &mut self,
-        claim: &Claim,
-        definition: Result<&Definition, &String>,
-        keeper: &Keeper,
-    ) -> Run {
+    pub(crate) async fn run(&self, job: &Job, definition: Result<&Definition, &String>) -> Run {
         let began = self.clock.monotonic();
         let mut ended = Ended { host: Some(self.host.clone()), ..Ended::default() };
         let ran = match definition {
-            Ok(definition) => self.run_definition(claim, definition, keeper, None).await,
+            Ok(definition) => self.run_definition(job, definition, None).await,
             Err(error) => Err(error.clone()),
         };
         ended.ms =
@@ -100,18 +93,17 @@ impl Executor {
 
     /// Runs the command of a task, under the hold of an action if it is one.
     pub(crate) async fn run_definition(
-        &mut self,
-        claim: &Claim,
+        &self,
+        job: &Job,
         definition: &Definition,
-        keeper: &Keeper,
         action: Option<&(RunContext, u32)>,
     ) -> Result<(Reason, Option<std::process::ExitStatus>), String> {
-        let task = &claim.task;
+        let task = job.task();
         let log = self
             .logs
-            .create(&task.id, claim.lease.fence)
+            .create(&task.id, job.fence())
             .map_err(|error| format!("its output cannot be kept: {error}"))?;
-        let fence = claim.lease.fence.to_string();
+        let fence = job.fence().to_string();
         let mut env: Vec<(&str, &str)> =
             definition.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         env.extend([
@@ -125,16 +117,18 @@ impl Executor {
         let variables = action.map(|(context, attempt)| variables(context, *attempt)).unwrap_or_default();
         env.extend(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let start = Start { run: &definition.run, cwd: definition.cwd.as_deref(), env };
+        let mut guard =
+            self.guards.take().map_err(|error| format!("its guard cannot be started: {error}"))?;
         let mut started = Started::new(&start).map_err(|error| format!("it cannot be started: {error}"))?;
         let group = started.group;
-        let mut held = keeper.state();
-        self.tell_guard(group, *held.borrow())?;
+        tell(&mut guard, group, job)?;
         let began = self.clock.monotonic();
         if let Err(error) = started.word.go().await {
             tracing::debug!(%error, "the shell ended before it was told to go");
         }
         let output = tokio::spawn(copy(started.output, log));
-        let mut stop = self.stop.clone();
+        let (lost, stopping) = (job.lost(), job.stopping());
+        tokio::pin!(lost, stopping);
         let hold_lost = async {
             match action {
                 Some((context, _)) => context.lost().await,
@@ -144,34 +138,25 @@ impl Executor {
         tokio::pin!(hold_lost);
         let reason = loop {
             let until = definition.timeout().map(|timeout| began.saturating_add(timeout));
-            let clock = self.clock.clone();
             tokio::select! {
                 biased;
                 status = started.child.wait() => break Reason::Exited(status),
-                changed = held.changed() => {
-                    let state = *held.borrow_and_update();
-                    if changed.is_err() || state == Held::Lost {
-                        break Reason::LeaseLost;
-                    }
-                    if let Err(error) = self.tell_guard(group, state) {
-                        tracing::warn!(%error, "the guard of the command is gone");
-                    }
-                }
+                _ = &mut lost => break Reason::LeaseLost,
                 lost = &mut hold_lost => {
                     break Reason::HoldLost(format!("the hold of its action was lost ({lost:?}), and it was killed"));
                 }
-                // A sender that is gone is the end of this worker.
-                _ = stop.wait_for(|stop| *stop) => break Reason::Stopped,
-                () = sleep_until(&*clock, until) => break Reason::Timeout,
+                () = &mut stopping => break Reason::Stopped,
+                () = sleep_until(&*self.clock, until) => break Reason::Timeout,
+                () = self.clock.sleep((job.remaining() / 4).max(WORD)) => {
+                    if let Err(error) = tell(&mut guard, group, job) {
+                        tracing::warn!(%error, "the guard of the command is gone");
+                    }
+                }
             }
         };
         // The guard kills at the end of the lease, and that may be seen before the end of the lease is: the command has not failed by itself.
-        let over = match *held.borrow() {
-            Held::Until(end) => self.clock.monotonic() >= end,
-            Held::Lost => true,
-        };
         let reason = match reason {
-            Reason::Exited(Ok(status)) if over && code_and_signal(status).1 == Some(KILLED) => {
+            Reason::Exited(Ok(status)) if job.is_lost() && code_and_signal(status).1 == Some(KILLED) => {
                 Reason::LeaseLost
             }
             other => other,
@@ -179,22 +164,9 @@ impl Executor {
         let ask = matches!(reason, Reason::Timeout | Reason::Stopped);
         let ended = process::end(&mut started.child, group, &*self.clock, ask).await;
         let status = if matches!(reason, Reason::Exited(_)) { None } else { ended.ok() };
-        if let Err(error) = self.guard.done() {
-            tracing::warn!(%error, "the guard of the command is gone");
-        }
+        self.guards.give_back(guard);
         self.end_output(output).await;
         Ok((reason, status))
-    }
-
-    fn tell_guard(&mut self, group: Group, state: Held) -> Result<(), String> {
-        let rest = match state {
-            Held::Until(end) => end.saturating_sub(self.clock.monotonic()),
-            Held::Lost => Duration::ZERO,
-        };
-        self.guard.keep(group, rest).map_err(|error| {
-            group.kill();
-            format!("its guard cannot be started: {error}")
-        })
     }
 
     async fn end_output(&self, mut output: JoinHandle<()>) {
@@ -206,6 +178,14 @@ impl Executor {
             }
         }
     }
+}
+
+/// Lets the guard know for how long the command may run.
+fn tell(guard: &mut Guard, group: Group, job: &Job) -> Result<(), String> {
+    guard.keep(group, job.remaining()).map_err(|error| {
+        group.kill();
+        format!("its guard cannot be started: {error}")
+    })
 }
 
 /// Waits for an instant of the clock's monotonic time, for ever if there is none.

@@ -1,4 +1,4 @@
-//! The guard: a small process beside each worker, which kills the process group of the worker's command when the worker dies, or when
+//! The guard: a small process beside each command of a worker, which kills the command's process group when the worker dies, or when
 //! it does not say in time that the lease goes on. So a command does not outlive its claim, also if the worker is killed with -9 or
 //! stopped.
 //!
@@ -6,6 +6,7 @@
 
 use std::io::{self, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use coord_core::{Clock, SystemClock};
@@ -68,6 +69,35 @@ impl Drop for Guard {
         // It ends with its input. A guard that has been replaced is gone, and only has to be waited for.
         self.input = None;
         let _ = self.child.wait();
+    }
+}
+
+/// The guards of a worker: one for each command that runs at a time.
+#[derive(Debug)]
+pub(crate) struct Guards(Mutex<Vec<Guard>>);
+
+impl Guards {
+    /// Starts the first one.
+    pub(crate) fn start() -> io::Result<Self> {
+        Ok(Guards(Mutex::new(vec![Guard::start()?])))
+    }
+
+    /// One that guards nothing.
+    pub(crate) fn take(&self) -> io::Result<Guard> {
+        let idle = self.lock().pop();
+        idle.map_or_else(Guard::start, Ok)
+    }
+
+    /// Its command has ended. One that is dropped instead kills its command.
+    pub(crate) fn give_back(&self, mut guard: Guard) {
+        match guard.done() {
+            Ok(()) => self.lock().push(guard),
+            Err(error) => tracing::warn!(%error, "the guard of the command is gone"),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Guard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,7 +170,7 @@ async fn watch(input: impl AsyncRead + Unpin, clock: &impl Clock, mut kill: impl
 mod tests {
     use super::*;
     use coord_core::{ManualClock, Timestamp};
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use tokio::io::AsyncWriteExt as _;
 
     fn group(number: i32) -> Group {

@@ -11,7 +11,6 @@ mod failure;
 mod fields;
 mod graph;
 mod guard;
-mod lease;
 mod logs;
 mod output;
 mod plan;
@@ -39,6 +38,8 @@ use crate::output::Format;
 
 /// How long the end of the command waits for stores to be closed.
 const CLOSING: Duration = Duration::from_secs(2);
+/// What is logged by default. What a worker of the library warns of is said as an event.
+const LOG: &str = "warn,coord_core::board::worker=error,coord_core::hold=error";
 
 fn main() -> ExitCode {
     output::init_colors();
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return wrong_arguments(error),
     };
-    let filter = EnvFilter::try_from_env("COORD_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("COORD_LOG").unwrap_or_else(|_| EnvFilter::new(LOG));
     let filter = if draws(&cli.command) { EnvFilter::new("off") } else { filter };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let format = format(&cli.command);

@@ -1,11 +1,12 @@
-//! One worker: claims, runs, keeps the lease, settles; one task at a time.
+//! `coord worker`: a worker of the library whose handler runs the commands of tasks.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use coord_core::board::{AgentId, BoardError, Claim, Filter, TaskId};
-use coord_core::{Clock, SystemClock, Token};
+use coord_core::board::{AgentId, Answer, Job, Settled, Worker, WorkerEvent};
+use coord_core::{Clock, SystemClock};
 
 use crate::args::WorkerArgs;
 use crate::control::{self, Control, Wish};
@@ -13,40 +14,18 @@ use crate::definition::{Definition, Ended};
 use crate::effects::task::TaskAction;
 use crate::execute::{Executor, Run};
 use crate::failure::{Failure, chain, exit};
-use crate::guard::Guard;
-use crate::lease::Keeper;
+use crate::guard::Guards;
 use crate::output::{self, Format};
 use crate::process::host;
-use crate::protocol::{Event, Settled};
-use crate::standing::standings;
+use crate::protocol::{self, Event};
 use crate::store::{Effects, OpenBoard, Store, effects_namespace};
 
 /// The shortest and the longest wait before looking again for something to claim.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long the store may fail before the worker gives up.
 const OUTAGE: Duration = Duration::from_secs(60);
-/// How long a worker that was told to stop tries to give its task back.
-const RELEASE: Duration = Duration::from_secs(3);
-
-/// What came of a look for a task.
-enum Look {
-    /// There was one.
-    Worked,
-    /// There is none now.
-    Nothing,
-    /// There will be none.
-    Over,
-}
-
-/// What a worker did.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    claimed: u64,
-    done: u64,
-    failed: u64,
-    released: u64,
-    lost: u64,
-}
+/// How long a command that is to stop, and the action that it is, may take to be ended.
+const NOTICE: Duration = Duration::from_secs(10);
 
 /// `coord worker`.
 pub(crate) async fn run(args: &WorkerArgs) -> Result<u8, Failure> {
@@ -57,43 +36,54 @@ pub(crate) async fn run(args: &WorkerArgs) -> Result<u8, Failure> {
     let host = host();
     let name = args.name.clone().unwrap_or_else(|| format!("{host}:{}", std::process::id()));
     let agent = AgentId::new(&name).map_err(|error| Failure::usage(format!("--name: {error}")))?;
-    let guard =
-        Guard::start().map_err(|error| Failure::failed(format!("no guard can be started: {error}")))?;
-    let mut filter = Filter::any();
-    for label in &args.labels {
-        filter = filter.with_label(label);
-    }
+    let guards =
+        Guards::start().map_err(|error| Failure::failed(format!("no guard can be started: {error}")))?;
     let executor = Executor {
         name: opened.name.to_string(),
         clock: clock.clone(),
         logs: opened.logs.clone(),
-        guard,
+        guards,
         store: store.for_commands(),
         host,
-        stop: control.stop(),
     };
-    let mut worker = Worker {
-        opened,
-        clock,
-        control,
-        executor,
-        store,
-        effects: None,
-        agent,
-        filter,
-        ttl: args.lease.lease,
-        until_done: args.until_done,
-        left: args.max_tasks,
-        supervised: args.supervised,
-        unsure: Vec::new(),
-        tally: Tally::default(),
-    };
-    let result = worker.work().await;
-    if !args.supervised {
-        worker.report(args.board.store.format);
+    let voice = Arc::new(Voice { supervised: args.supervised, said: Mutex::default() });
+    let ttl = args.lease.lease;
+    let runner =
+        Runner { executor, store, effects: tokio::sync::Mutex::new(None), ttl, voice: voice.clone() };
+    let mut worker = Worker::new(opened.board.clone(), agent.clone())
+        .concurrency(args.concurrency.into())
+        .filter(args.filter.filter())
+        .lease(ttl)
+        .look(LOOK.0, LOOK.1)
+        // Whoever asks for more patience than the commands have asks a second time.
+        .grace(Duration::MAX)
+        .notice(NOTICE)
+        .settle_for(ttl.saturating_mul(3))
+        .outage(OUTAGE)
+        .clock(clock)
+        .observe({
+            let voice = voice.clone();
+            move |event| voice.tell(event)
+        });
+    if args.until_done {
+        worker = worker.until_idle();
     }
-    result?;
-    Ok(if worker.tally.failed > 0 { exit::FAILED } else { exit::OK })
+    if let Some(tasks) = args.max_tasks {
+        worker = worker.max_tasks(tasks);
+    }
+    tokio::spawn(control.pass_on(worker.handle()));
+    let runner = Arc::new(runner);
+    let handler = move |job: Job| {
+        let runner = runner.clone();
+        async move { runner.work_on(&job).await }
+    };
+    let worked = worker.run(handler, std::future::pending()).await;
+    let tally = voice.said().tally;
+    if !args.supervised {
+        tally.report(args.board.store.format, &opened, &agent);
+    }
+    worked.map_err(|error| Failure::from(error).context("the store keeps failing"))?;
+    Ok(if tally.failed > 0 { exit::FAILED } else { exit::OK })
 }
 
 /// Opens the board. A worker of a run is started again while the store may be away: it waits for it. To people it is said at once.
@@ -123,185 +113,150 @@ async fn open(
     }
 }
 
-struct Worker {
-    opened: OpenBoard,
-    clock: Arc<dyn Clock>,
-    control: Control,
+/// Runs the commands of claimed tasks.
+#[derive(Debug)]
+struct Runner {
     executor: Executor,
     store: Store,
     /// The actions of the store, opened for the first task that is one.
-    effects: Option<Effects>,
-    agent: AgentId,
-    filter: Filter,
+    effects: tokio::sync::Mutex<Option<Effects>>,
     ttl: Duration,
-    until_done: bool,
-    left: Option<u64>,
-    supervised: bool,
-    /// Claims that were perhaps made: the store failed before it answered.
-    unsure: Vec<(TaskId, Token)>,
-    tally: Tally,
+    voice: Arc<Voice>,
 }
 
-impl Worker {
-    async fn work(&mut self) -> Result<(), Failure> {
-        let mut failing_since = None;
-        let mut wait = LOOK.0;
-        while self.control.wish() == Wish::Work && self.left != Some(0) {
-            let asked = self.clock.monotonic();
-            let looked = self.look(asked).await;
-            let now = self.clock.monotonic();
-            let pause = match looked {
-                Ok(Look::Worked) => {
-                    (failing_since, wait) = (None, LOOK.0);
-                    continue;
-                }
-                Ok(Look::Over) => return Ok(()),
-                Ok(Look::Nothing) => {
-                    failing_since = None;
-                    // A board that takes long to look at is looked at less often.
-                    wait.max(now.saturating_sub(asked).saturating_mul(4))
-                }
-                Err(failure) => {
-                    self.say(&Event::Trouble { message: failure.message().to_owned() });
-                    if now.saturating_sub(*failing_since.get_or_insert(asked)) >= OUTAGE {
-                        return Err(failure.context("the store keeps failing"));
-                    }
-                    wait
-                }
-            };
-            wait = wait.saturating_mul(3).div_f64(2.0).min(LOOK.1);
-            tokio::select! {
-                () = self.clock.sleep(pause) => {}
-                () = self.control.changed() => wait = LOOK.0,
+impl Runner {
+    async fn work_on(&self, job: &Job) -> Answer {
+        match self.execute(job).await {
+            // Of a lease that is lost the worker tells nobody anything.
+            Run::LeaseLost | Run::Stopped => Answer::Release,
+            Run::Ended(ended) => {
+                let outcome = ended.to_outcome();
+                let success = ended.is_success();
+                self.voice.keep(job, ended);
+                if success { Answer::Complete(outcome) } else { Answer::Fail(outcome) }
             }
         }
-        Ok(())
-    }
-
-    /// Looks for a task once, and works on it if there is one.
-    async fn look(&mut self, asked: Duration) -> Result<Look, Failure> {
-        // What was perhaps claimed while the store failed. It ends with its lease, but nobody needs to wait for that.
-        while let Some((id, token)) = self.unsure.last() {
-            match self.opened.board.release(id, token).await {
-                Err(error @ (BoardError::Backend(_) | BoardError::OutcomeUnknown { .. })) => {
-                    return Err(error.into());
-                }
-                Ok(()) | Err(_) => self.unsure.pop(),
-            };
-        }
-        match self.opened.board.claim_next(&self.agent, &self.filter, self.ttl).await {
-            Ok(Some(claim)) => {
-                self.left = self.left.map(|left| left - 1);
-                self.work_on(claim, asked).await;
-                Ok(Look::Worked)
-            }
-            Ok(None) if self.until_done && !self.anything_left().await? => Ok(Look::Over),
-            Ok(None) => {
-                self.say(&Event::Idle);
-                Ok(Look::Nothing)
-            }
-            Err(error) => {
-                if let BoardError::OutcomeUnknown { id, token: Some(token), .. } = &error {
-                    self.unsure.push((id.clone(), token.clone()));
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    async fn anything_left(&self) -> Result<bool, Failure> {
-        let tasks = self.opened.list().await?;
-        let wanted = |labels: &[String]| self.filter.matches(labels);
-        Ok(standings(&tasks).iter().zip(&tasks).any(|(one, task)| one.is_alive() && wanted(&task.labels)))
-    }
-
-    async fn work_on(&mut self, claim: Claim, asked: Duration) {
-        let (id, token, fence) = (claim.task.id.clone(), claim.lease.token.clone(), claim.lease.fence);
-        self.tally.claimed += 1;
-        self.say(&Event::Claimed { task: id.to_string(), title: claim.task.title.clone(), fence });
-        let (board, clock) = (self.opened.board.clone(), self.clock.clone());
-        let keeper = Keeper::start(board, clock, id.clone(), token.clone(), self.ttl, asked);
-        let ran = self.execute(&claim, &keeper).await;
-        let (how, ended) = match ran {
-            Run::LeaseLost => (Settled::Lost, None),
-            Run::Stopped => (self.release(&id, &token).await, None),
-            Run::Ended(ended) => (self.settle(&id, &token, &ended).await, Some(ended)),
-        };
-        drop(keeper);
-        match how {
-            Settled::Done => self.tally.done += 1,
-            Settled::Failed => self.tally.failed += 1,
-            Settled::Released => self.tally.released += 1,
-            Settled::Lost | Settled::Unknown => self.tally.lost += 1,
-        }
-        self.say(&Event::Settled { task: id.to_string(), fence, how, ended });
     }
 
     /// Runs the command of a claimed task, under the hold of its action if it is one.
-    async fn execute(&mut self, claim: &Claim, keeper: &Keeper) -> Run {
-        let definition = Definition::from_payload(&claim.task.payload);
+    async fn execute(&self, job: &Job) -> Run {
+        let definition = Definition::from_payload(&job.task().payload);
         let (definition, effect) = match &definition {
             Ok(definition @ Definition { effect: Some(effect), .. }) => (definition, effect),
-            plain => return self.executor.run(claim, plain.as_ref(), keeper).await,
+            plain => return self.executor.run(job, plain.as_ref()).await,
         };
-        let effects = match &self.effects {
-            Some(effects) => effects.clone(),
-            None => match self.store.create_effects(&effects_namespace()).await {
-                Ok(effects) => self.effects.insert(effects).clone(),
-                Err(failure) => {
-                    self.say(&Event::Trouble { message: failure.message().to_owned() });
-                    if failure.code() == exit::FAILED {
-                        // The store is away: the task is given back.
-                        self.clock.sleep(LOOK.1).await;
-                        return Run::Stopped;
-                    }
-                    let error = Some(failure.message().to_owned());
-                    return Run::Ended(Ended { error, ..Ended::default() });
-                }
-            },
-        };
-        let executor = &mut self.executor;
-        let action = TaskAction { executor, claim, definition, effect, keeper };
-        action.run(&effects, self.ttl).await
-    }
-
-    /// Completes or fails the task. The same token may say it as often as it likes, so whatever is not an answer is asked again. The
-    /// lease is renewed meanwhile.
-    async fn settle(&self, id: &TaskId, token: &Token, ended: &Ended) -> Settled {
-        let outcome = ended.to_outcome();
-        let give_up = self.clock.monotonic().saturating_add(self.ttl.saturating_mul(3));
-        let mut wait = LOOK.0;
-        loop {
-            let (answer, how) = if ended.is_success() {
-                (self.opened.board.complete(id, token, outcome.clone()).await, Settled::Done)
-            } else {
-                (self.opened.board.fail(id, token, outcome.clone()).await, Settled::Failed)
-            };
-            match answer {
-                Ok(_) => return how,
-                Err(BoardError::LeaseLost { .. } | BoardError::NotFound { .. }) => return Settled::Lost,
-                Err(error) => {
-                    self.say(&Event::Trouble { message: format!("task {id}: {}", chain(&error)) });
-                    if self.clock.monotonic() >= give_up {
-                        return Settled::Unknown;
-                    }
-                }
+        match self.effects().await {
+            Ok(effects) => {
+                let action = TaskAction { executor: &self.executor, job, definition, effect };
+                action.run(&effects, self.ttl).await
             }
-            self.clock.sleep(wait).await;
-            wait = wait.saturating_mul(2).min(LOOK.1);
+            Err(failure) => {
+                self.voice.say(&Event::Trouble { message: failure.message().to_owned() });
+                if failure.code() == exit::FAILED {
+                    // The store is away: the task is given back.
+                    self.executor.clock.sleep(LOOK.1).await;
+                    return Run::Stopped;
+                }
+                let error = Some(failure.message().to_owned());
+                Run::Ended(Ended { error, ..Ended::default() })
+            }
         }
     }
 
-    async fn release(&self, id: &TaskId, token: &Token) -> Settled {
-        let give_up = self.clock.monotonic().saturating_add(RELEASE);
-        loop {
-            match self.opened.board.release(id, token).await {
-                Ok(()) => return Settled::Released,
-                Err(BoardError::LeaseLost { .. } | BoardError::NotFound { .. }) => return Settled::Lost,
-                Err(_) if self.clock.monotonic() < give_up => self.clock.sleep(LOOK.0).await,
-                Err(_) => return Settled::Unknown,
-            }
+    async fn effects(&self) -> Result<Effects, Failure> {
+        let mut effects = self.effects.lock().await;
+        if let Some(effects) = &*effects {
+            return Ok(effects.clone());
         }
+        let opened = self.store.create_effects(&effects_namespace()).await?;
+        Ok(effects.insert(opened).clone())
+    }
+}
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    claimed: u64,
+    done: u64,
+    failed: u64,
+    released: u64,
+    lost: u64,
+}
+
+impl Tally {
+    fn report(self, format: Format, opened: &OpenBoard, agent: &AgentId) {
+        let Tally { claimed, done, failed, released, lost } = self;
+        match format {
+            Format::Json => output::json(&serde_json::json!({
+                "board": opened.name.as_str(), "worker": agent.as_str(), "claimed": claimed,
+                "done": done, "failed": failed, "released": released, "lost": lost,
+            })),
+            Format::Text => output::line(&format!(
+                "worker {}: {claimed} claimed, {done} done, {failed} failed, {released} released, {lost} lost",
+                output::clean(agent.as_str())
+            )),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    tally: Tally,
+    /// How the commands of claims have ended that are not settled yet: an outcome says it shorter.
+    endings: HashMap<(String, u64), Ended>,
+}
+
+/// Says what happens: to the parent, or to people.
+#[derive(Debug)]
+struct Voice {
+    supervised: bool,
+    said: Mutex<Said>,
+}
+
+impl Voice {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, job: &Job, ended: Ended) {
+        self.said().endings.insert((job.task().id.to_string(), job.fence()), ended);
+    }
+
+    /// What happens to the worker.
+    fn tell(&self, event: WorkerEvent<'_>) {
+        let event = match event {
+            WorkerEvent::Idle => Event::Idle,
+            WorkerEvent::Claimed { task, fence } => {
+                self.said().tally.claimed += 1;
+                Event::Claimed { task: task.id.to_string(), title: task.title.clone(), fence }
+            }
+            WorkerEvent::Settled { task, fence, how, .. } => {
+                let task = task.id.to_string();
+                let mut said = self.said();
+                let ended = said.endings.remove(&(task.clone(), fence));
+                let how = match how {
+                    Settled::Completed => protocol::Settled::Done,
+                    Settled::Failed => protocol::Settled::Failed,
+                    Settled::Released => protocol::Settled::Released,
+                    Settled::Lost => protocol::Settled::Lost,
+                    _ => protocol::Settled::Unknown,
+                };
+                let tally = &mut said.tally;
+                *match how {
+                    protocol::Settled::Done => &mut tally.done,
+                    protocol::Settled::Failed => &mut tally.failed,
+                    protocol::Settled::Released => &mut tally.released,
+                    protocol::Settled::Lost | protocol::Settled::Unknown => &mut tally.lost,
+                } += 1;
+                Event::Settled { task, fence, how, ended }
+            }
+            WorkerEvent::Trouble { task: Some(task), error } => {
+                Event::Trouble { message: format!("task {task}: {}", chain(error)) }
+            }
+            WorkerEvent::Trouble { error, .. } => Event::Trouble { message: chain(error) },
+            _ => return,
+        };
+        self.say(&event);
     }
 
     fn say(&self, event: &Event) {
@@ -323,20 +278,6 @@ impl Worker {
                 output::note(&output::clean(&format!("{how} {task}{ended}")));
             }
             Event::Trouble { message } => output::note(&output::clean(&format!("trouble: {message}"))),
-        }
-    }
-
-    fn report(&self, format: Format) {
-        let Tally { claimed, done, failed, released, lost } = self.tally;
-        match format {
-            Format::Json => output::json(&serde_json::json!({
-                "board": self.opened.name.as_str(), "worker": self.agent.as_str(), "claimed": claimed,
-                "done": done, "failed": failed, "released": released, "lost": lost,
-            })),
-            Format::Text => output::line(&format!(
-                "worker {}: {claimed} claimed, {done} done, {failed} failed, {released} released, {lost} lost",
-                output::clean(self.agent.as_str())
-            )),
         }
     }
 }

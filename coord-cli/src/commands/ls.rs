@@ -30,12 +30,13 @@ pub(crate) async fn run(args: &LsArgs) -> Result<u8, Failure> {
     let tasks = opened.list().await?;
     let standings = standings(&tasks);
     let counts = Counts::of(standings.iter().copied());
+    let filter = args.filter.filter();
     let wanted: Vec<Standing> = args.state.iter().map(|state| state.standing()).collect();
     let mut shown: Vec<(&Task, Standing)> = tasks
         .iter()
         .zip(standings)
         .filter(|(_, standing)| wanted.is_empty() || wanted.contains(standing))
-        .filter(|(task, _)| args.labels.iter().all(|label| task.labels.contains(label)))
+        .filter(|(task, _)| filter.matches(&task.labels))
         .collect();
     // The order in which they were added is that of the plan, which people know.
     shown.sort_by(|(a, _), (b, _)| (a.order, &a.id).cmp(&(b.order, &b.id)));

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use coord_core::board::Claim;
+use coord_core::board::Job;
 use coord_core::effects::{
     Action, ActionKey, Completed, EffectError, Episode, Failure as Told, Guard as _, Replay, ResourceId,
     RunContext, RunOptions, RunOutcome, Wait,
@@ -18,7 +18,6 @@ use super::{FOR_EVER, with_key, word};
 use crate::definition::{Definition, EffectDefinition, Ended};
 use crate::execute::{Executor, Reason, Run};
 use crate::failure::chain;
-use crate::lease::{Held, Keeper};
 use crate::process::code_and_signal;
 use crate::store::Effects;
 
@@ -42,16 +41,15 @@ fn action(effect: &EffectDefinition) -> Result<Action, EffectError> {
 
 /// The action that a claimed task is, and who runs it.
 pub(crate) struct TaskAction<'a> {
-    pub(crate) executor: &'a mut Executor,
-    pub(crate) claim: &'a Claim,
+    pub(crate) executor: &'a Executor,
+    pub(crate) job: &'a Job,
     pub(crate) definition: &'a Definition,
     pub(crate) effect: &'a EffectDefinition,
-    pub(crate) keeper: &'a Keeper,
 }
 
 impl TaskAction<'_> {
     /// Runs the action, or replays what is kept of it.
-    pub(crate) async fn run(mut self, effects: &Effects, ttl: Duration) -> Run {
+    pub(crate) async fn run(self, effects: &Effects, ttl: Duration) -> Run {
         let began = self.executor.clock.monotonic();
         let mut ended = match self.guarded(effects, ttl).await {
             Ok(ended) => ended,
@@ -63,7 +61,7 @@ impl TaskAction<'_> {
         Run::Ended(ended)
     }
 
-    async fn guarded(&mut self, effects: &Effects, ttl: Duration) -> Result<Ended, Run> {
+    async fn guarded(&self, effects: &Effects, ttl: Duration) -> Result<Ended, Run> {
         let failed = |why: String| Ended { error: Some(why), ..Ended::default() };
         let action = match action(self.effect) {
             Ok(action) => action,
@@ -85,21 +83,15 @@ impl TaskAction<'_> {
             outcome.await.map_err(|_| gone())?.map(|kept| kept.encode())
         });
         tokio::pin!(run);
-        let mut held = self.keeper.state();
-        let mut stop = self.executor.stop.clone();
-        let context = loop {
-            tokio::select! {
-                biased;
-                Ok(context) = &mut grant => break context,
-                // Nothing was run: dropping the run before takes the attempt back.
-                ended = &mut run => return self.settled(ended, None),
-                changed = held.changed() => {
-                    if changed.is_err() || *held.borrow_and_update() == Held::Lost {
-                        return Err(Run::LeaseLost);
-                    }
-                }
-                _ = stop.wait_for(|stop| *stop) => return Err(Run::Stopped),
-            }
+        let (lost, stopping) = (self.job.lost(), self.job.stopping());
+        tokio::pin!(lost, stopping);
+        let context = tokio::select! {
+            biased;
+            Ok(context) = &mut grant => context,
+            // Nothing was run: dropping the run before takes the attempt back.
+            ended = &mut run => return self.settled(ended, None),
+            _ = &mut lost => return Err(Run::LeaseLost),
+            () = &mut stopping => return Err(Run::Stopped),
         };
         let (told, instead) = self.execute(context).await;
         // Nobody is left to tell only if the runtime shuts down.
@@ -109,7 +101,7 @@ impl TaskAction<'_> {
     }
 
     /// Runs the command, and says what is to be told of it. What the task itself comes to is said besides, if that is something else.
-    async fn execute(&mut self, context: RunContext) -> (Result<Kept, Told<Why>>, Option<Run>) {
+    async fn execute(&self, context: RunContext) -> (Result<Kept, Told<Why>>, Option<Run>) {
         let why = |ended: Ended| Why(Box::new(ended));
         let error = |text: String| why(Ended { error: Some(text), ..Ended::default() });
         let attempt = match context.attempt().await {
@@ -122,8 +114,7 @@ impl TaskAction<'_> {
         }
         let action = Some((context, attempt));
         let began = self.executor.clock.monotonic();
-        let ran =
-            self.executor.run_definition(self.claim, self.definition, self.keeper, action.as_ref()).await;
+        let ran = self.executor.run_definition(self.job, self.definition, action.as_ref()).await;
         let took = self.executor.clock.monotonic().saturating_sub(began);
         let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         match ran {
@@ -167,7 +158,7 @@ impl TaskAction<'_> {
     /// The output of this attempt, as it is kept with the action.
     fn logged(&self) -> Vec<u8> {
         let mut stream = Stream::default();
-        let path = self.executor.logs.path(&self.claim.task.id, self.claim.lease.fence);
+        let path = self.executor.logs.path(&self.job.task().id, self.job.fence());
         let read = File::open(path).and_then(|mut file| {
             let mut buffer = vec![0; 64 * 1_024];
             loop {
@@ -256,7 +247,7 @@ impl TaskAction<'_> {
 
     /// Says something in the log of this attempt, after what its command said.
     fn note(&self, bytes: &[u8]) {
-        if let Err(error) = self.executor.logs.append(&self.claim.task.id, self.claim.lease.fence, bytes) {
+        if let Err(error) = self.executor.logs.append(&self.job.task().id, self.job.fence(), bytes) {
             tracing::warn!(%error, "the log of the task cannot be written");
         }
     }
