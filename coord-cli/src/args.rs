@@ -30,7 +30,8 @@ A plan:
   id = \"test\"
   title = \"Run the tests\"
   run = \"make test\"
-  deps = [\"build\"]      # starts when these are done
+  deps = [\"build\"]      # starts when these are done; or
+                        # { id = \"build\", rule = \"finished\" } or \"failed\"
   priority = 5          # higher ones first
   labels = [\"ci\"]
   timeout = \"10m\"
@@ -314,6 +315,7 @@ pub(crate) enum StandingArg {
     Blocked,
     Failed,
     Cancelled,
+    Skipped,
     Done,
     Unknown,
 }

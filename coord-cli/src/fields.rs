@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use coord_core::board::limits;
+use coord_core::board::{Dep, Rule, TaskId, limits};
 use coord_core::effects::{ActionKey, EffectError, ResourceId};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -111,6 +111,49 @@ impl<'p, 'a, 't> Fields<'p, 'a, 't> {
             }
         }
         Some(texts)
+    }
+
+    /// `deps`: ids, or tables of an id and a rule.
+    pub(crate) fn deps(&mut self) -> Option<Vec<(Dep, Range<usize>)>> {
+        const WANTED: &str = "an array of ids, or of tables as { id = \"build\", rule = \"finished\" }";
+        let value = self.get("deps")?;
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong_type(value, "deps", WANTED);
+            return None;
+        };
+        let mut deps = Vec::with_capacity(array.len());
+        for value in array.iter() {
+            match value.get_ref() {
+                DeValue::String(id) => deps.push((TaskId::unchecked(id).into(), value.span())),
+                DeValue::Table(table) => {
+                    let owner = format!("{}: deps", self.owner);
+                    let mut fields = Fields::new(self.problems, table, value.span(), &owner);
+                    fields.only(&["id", "rule"]);
+                    let (id, rule) = (fields.required("id"), fields.rule());
+                    if let (Some((id, span)), Some(rule)) = (id, rule) {
+                        deps.push((Dep::on(TaskId::unchecked(id), rule), span));
+                    }
+                }
+                _ => self.wrong_type(value, "deps", WANTED),
+            }
+        }
+        Some(deps)
+    }
+
+    /// `rule` of a dependency; `done` if it is left out.
+    fn rule(&mut self) -> Option<Rule> {
+        if self.get("rule").is_none() {
+            return Some(Rule::Done);
+        }
+        let (word, span) = self.string("rule")?;
+        let rule = Rule::ALL.into_iter().find(|rule| rule.as_str() == word);
+        if rule.is_none() {
+            let shown: String = word.chars().take(80).collect();
+            let help =
+                "done: it must be done; finished: it must have ended, however; failed: it must have failed";
+            self.problem(span, "rule", format!("unknown rule {shown:?}"), Some(help.into()));
+        }
+        rule
     }
 
     /// `priority`.

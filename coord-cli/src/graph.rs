@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use coord_core::board::{Plan, Task, TaskId};
+use coord_core::board::{Dep, Plan, Rule, Task, TaskId};
 use serde_json::{Value, json};
 
 use crate::standing::Standing;
@@ -21,7 +21,7 @@ pub(crate) struct Graph {
 struct Node {
     id: TaskId,
     title: String,
-    deps: Vec<TaskId>,
+    deps: Vec<Dep>,
     standing: Option<Standing>,
 }
 
@@ -72,7 +72,12 @@ impl Graph {
         }
         for node in &self.nodes {
             for dep in &node.deps {
-                let _ = writeln!(text, "  {} -> {};", dot_quote(dep.as_str()), dot_quote(node.id.as_str()));
+                let style = match dep.rule {
+                    Rule::Done => String::new(),
+                    rule => format!(" [label={}, style=dashed]", dot_quote(rule.as_str())),
+                };
+                let (from, to) = (dot_quote(dep.id.as_str()), dot_quote(node.id.as_str()));
+                let _ = writeln!(text, "  {from} -> {to}{style};");
             }
         }
         text.push_str("}\n");
@@ -89,8 +94,12 @@ impl Graph {
             let _ = writeln!(text, "  t{at}[\"{}\"]{class}", mermaid_escape(node.id.as_str()));
         }
         for (at, node) in self.nodes.iter().enumerate() {
-            for dep in node.deps.iter().filter_map(|dep| numbers.get(dep)) {
-                let _ = writeln!(text, "  t{dep} --> t{at}");
+            for (rule, dep) in node.deps.iter().filter_map(|dep| Some((dep.rule, numbers.get(&dep.id)?))) {
+                let arrow = match rule {
+                    Rule::Done => "-->".to_owned(),
+                    rule => format!("-.->|{rule}|"),
+                };
+                let _ = writeln!(text, "  t{dep} {arrow} t{at}");
             }
         }
         for standing in Standing::ALL {
@@ -116,7 +125,13 @@ impl Graph {
             .nodes
             .iter()
             .flat_map(|node| {
-                node.deps.iter().map(|dep| json!({ "from": dep.as_str(), "to": node.id.as_str() }))
+                node.deps.iter().map(|dep| {
+                    let mut edge = json!({ "from": dep.id.as_str(), "to": node.id.as_str() });
+                    if dep.rule != Rule::Done {
+                        edge["rule"] = dep.rule.as_str().into();
+                    }
+                    edge
+                })
             })
             .collect();
         json!({ "board": self.name, "nodes": nodes, "edges": edges })
@@ -132,6 +147,7 @@ fn color(standing: Standing) -> &'static str {
         Standing::Blocked => "mistyrose",
         Standing::Failed | Standing::Unknown => "tomato",
         Standing::Cancelled => "orange",
+        Standing::Skipped => "gainsboro",
     }
 }
 

@@ -115,6 +115,7 @@ pub(crate) fn pad(text: &str, width: usize) -> String {
 /// The style of a state of a task.
 pub(crate) fn style(standing: Standing) -> Style {
     match standing {
+        Standing::Skipped => Style::new().dim(),
         Standing::Done => Style::new().green(),
         Standing::Failed | Standing::Cancelled | Standing::Blocked | Standing::Unknown => Style::new().red(),
         Standing::Running => Style::new().cyan(),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use coord_core::Namespace;
-use coord_core::board::{BoardError, Plan, TaskId, TaskSpec, limits};
+use coord_core::board::{BoardError, Dep, Plan, TaskId, TaskSpec, limits};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -206,7 +206,7 @@ fn task(problems: &mut Problems<'_>, value: &Spanned<DeValue<'_>>, defaults: &De
         fields.problem(span, "run", problem, None);
         None
     });
-    let deps = fields.strings("deps").unwrap_or_default();
+    let deps = fields.deps().unwrap_or_default();
     if deps.len() > limits::DEPENDENCIES {
         let (count, most) = (deps.len(), limits::DEPENDENCIES);
         let help = Some("let a task in between wait for a part of them".into());
@@ -235,7 +235,7 @@ fn task(problems: &mut Problems<'_>, value: &Spanned<DeValue<'_>>, defaults: &De
     }
     let mut spans = Vec::with_capacity(deps.len());
     for (dep, span) in deps {
-        spec = spec.dep(TaskId::unchecked(dep));
+        spec = spec.dep(dep);
         spans.push(span);
     }
     Some(Located { spec, id: span, deps: spans })
@@ -257,7 +257,7 @@ fn check_ids(problems: &mut Problems<'_>, text: &str, tasks: &[Located]) {
     for task in tasks {
         let mut seen = std::collections::BTreeSet::new();
         for (dep, span) in task.spec.deps.iter().zip(&task.deps) {
-            let dep = dep.as_str();
+            let dep = dep.id.as_str();
             let field = || format!("task {:?}: deps", task.spec.id.as_str());
             if !seen.insert(dep) {
                 problems.push(span.clone(), field(), format!("{dep:?} is named twice"), None);
@@ -301,7 +301,7 @@ fn check_effects(problems: &mut Problems<'_>, tasks: &[Located]) {
 
 /// Puts the tasks in dependency order, or names a cycle by its path and the lines of its tasks.
 fn order(problems: &mut Problems<'_>, tasks: Vec<Located>) -> Plan {
-    let places: BTreeMap<TaskId, (Vec<TaskId>, Vec<Range<usize>>)> = tasks
+    let places: BTreeMap<TaskId, (Vec<Dep>, Vec<Range<usize>>)> = tasks
         .iter()
         .map(|task| (task.spec.id.clone(), (task.spec.deps.clone(), task.deps.clone())))
         .collect();
@@ -321,7 +321,7 @@ fn order(problems: &mut Problems<'_>, tasks: Vec<Located>) -> Plan {
         .get(1)
         .zip(places.get(first))
         .and_then(|(next, (deps, spans))| {
-            deps.iter().position(|dep| dep == next).and_then(|at| spans.get(at)).cloned()
+            deps.iter().position(|dep| dep.id == *next).and_then(|at| spans.get(at)).cloned()
         })
         .or_else(|| starts.get(first).cloned())
         .unwrap_or(0..0);

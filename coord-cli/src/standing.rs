@@ -21,6 +21,8 @@ pub(crate) enum Standing {
     Failed,
     /// An operator has cancelled it.
     Cancelled,
+    /// It never begins, for a dependency has ended otherwise than its rule wants.
+    Skipped,
     /// It is done.
     Done,
     /// Its state is not known to this version.
@@ -29,13 +31,14 @@ pub(crate) enum Standing {
 
 impl Standing {
     /// All of them, in the order in which people want to see them.
-    pub(crate) const ALL: [Standing; 8] = [
+    pub(crate) const ALL: [Standing; 9] = [
         Standing::Running,
         Standing::Ready,
         Standing::Waiting,
         Standing::Blocked,
         Standing::Failed,
         Standing::Cancelled,
+        Standing::Skipped,
         Standing::Done,
         Standing::Unknown,
     ];
@@ -49,6 +52,7 @@ impl Standing {
             Standing::Blocked => "blocked",
             Standing::Failed => "failed",
             Standing::Cancelled => "cancelled",
+            Standing::Skipped => "skipped",
             Standing::Done => "done",
             Standing::Unknown => "unknown",
         }
@@ -71,11 +75,11 @@ pub(crate) fn standings(tasks: &[Task]) -> Vec<Standing> {
         let mut missing = false;
         let mut undone = false;
         for dep in &task.deps {
-            match position.get(dep) {
+            match position.get(&dep.id) {
                 None => missing = true,
-                Some(dep) => {
-                    dependents[*dep].push(index);
-                    undone |= tasks[*dep].state != State::Done;
+                Some(found) => {
+                    dependents[*found].push(index);
+                    undone |= dep.rule.verdict(tasks[*found].state) != Some(true);
                 }
             }
         }
@@ -84,6 +88,7 @@ pub(crate) fn standings(tasks: &[Task]) -> Vec<Standing> {
             State::Done => Standing::Done,
             State::Failed => Standing::Failed,
             State::Cancelled => Standing::Cancelled,
+            State::Skipped => Standing::Skipped,
             State::Open if missing => Standing::Blocked,
             State::Open if undone => Standing::Waiting,
             State::Open => Standing::Ready,
@@ -164,7 +169,7 @@ mod tests {
     fn task(id: &str, state: State, deps: &[&str]) -> Task {
         let mut task = Task::new(TaskId::new(id).unwrap());
         task.state = state;
-        task.deps = deps.iter().map(|dep| TaskId::new(dep).unwrap()).collect();
+        task.deps = deps.iter().map(|dep| TaskId::new(dep).unwrap().into()).collect();
         task
     }
 

@@ -85,7 +85,7 @@ impl Summary<'_> {
         let mut best: BTreeMap<&TaskId, (Duration, Option<&TaskId>)> = BTreeMap::new();
         // The plan is in dependency order, so the chains of dependencies are known when they are needed.
         for spec in self.plan.tasks() {
-            let before = spec.deps.iter().filter_map(|dep| Some((best.get(dep)?.0, dep))).max();
+            let before = spec.deps.iter().filter_map(|dep| Some((best.get(&dep.id)?.0, &dep.id))).max();
             let own = took.get(&spec.id).copied().unwrap_or_default();
             let (sum, from) = before.map_or((own, None), |(sum, dep)| (sum.saturating_add(own), Some(dep)));
             best.insert(&spec.id, (sum, from));

@@ -35,7 +35,9 @@ pub(crate) enum RecordKind {
     Labels = 7,
     /// The definition of a task that is tried several times.
     RetriedDefinition = 8,
-    // 9 to 15 are the board's.
+    /// The definition of a task of which not all dependencies must be done.
+    RuledDefinition = 9,
+    // 10 to 15 are the board's.
     /// The guard of a side-effect store.
     Floor = 16,
     /// The head of an action.

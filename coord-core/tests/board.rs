@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::board::{
-    Added, AgentId, Board, BoardAdapter, BoardError, BoardOptions, ClaimRequest, ExtendedBoard, Filter,
+    Added, AgentId, Board, BoardAdapter, BoardError, BoardOptions, ClaimRequest, Dep, ExtendedBoard, Filter,
     Outcome, Plan, State, TaskId, TaskSpec, check,
 };
 use coord_core::layer::{Cell, Fault, When};
@@ -122,7 +122,7 @@ async fn the_graph_stays_a_graph_without_cycles() {
     board.add(TaskSpec::new(id("a"))).await.unwrap();
     board.add(TaskSpec::new(id("b")).dep(id("a"))).await.unwrap();
     board.add(TaskSpec::new(id("c")).dep(id("b"))).await.unwrap();
-    let cycle = board.set_deps(&id("a"), &[id("c")], None).await;
+    let cycle = board.set_deps(&id("a"), &Dep::all([id("c")]), None).await;
     let Err(BoardError::Cycle { path }) = cycle else { panic!("{cycle:?}") };
     assert_eq!(path.len(), 4);
     assert_eq!(path.first(), path.last());
@@ -131,8 +131,8 @@ async fn the_graph_stays_a_graph_without_cycles() {
     );
     let unknown = board.add(TaskSpec::new(id("d")).dep(id("nobody"))).await;
     assert!(matches!(unknown, Err(BoardError::UnknownDep { .. })), "{unknown:?}");
-    board.set_deps(&id("c"), &[id("a")], None).await.unwrap();
-    board.set_deps(&id("b"), &[id("c")], None).await.unwrap();
+    board.set_deps(&id("c"), &Dep::all([id("a")]), None).await.unwrap();
+    board.set_deps(&id("b"), &Dep::all([id("c")]), None).await.unwrap();
     assert!(check(&board.list().await.unwrap()).is_empty());
     // Fence and seq go on over removal and re-adding.
     let claim = board.claim(&id("a"), &agent("w"), ClaimRequest::forever()).await.unwrap();

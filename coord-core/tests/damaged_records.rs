@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use coord_core::board::{
-    AgentId, Board, BoardAdapter, BoardError, BoardOptions, Claim, ClaimRequest, ExtendedBoard, Filter,
+    AgentId, Board, BoardAdapter, BoardError, BoardOptions, Claim, ClaimRequest, Dep, ExtendedBoard, Filter,
     Outcome, TaskId, TaskSpec,
 };
 use coord_core::{Backend, Bytes, Entry, Key, KeyRange, KeySet, Mutation, Namespace, Prefix, Token, Txn};
@@ -78,7 +78,7 @@ impl Scene {
             call!(board.release(&name, token));
             call!(board.fail(&name, token, outcome()));
             call!(board.revoke(&name, 1));
-            call!(board.set_deps(&name, &[id("done")], None));
+            call!(board.set_deps(&name, &Dep::all([id("done")]), None));
             call!(board.reopen(&name));
             call!(board.cancel(&name));
             call!(board.add(TaskSpec::new(name.clone()).dep(id("free"))));

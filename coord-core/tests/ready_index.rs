@@ -100,7 +100,7 @@ fn claimable(world: &World, tasks: &[Task]) -> Vec<TaskId> {
             let spent = task.retry.is_some_and(|retry| task.attempts >= retry.attempts);
             free && !spent
                 && task.not_before.is_none_or(|time| time <= now)
-                && task.deps.iter().all(|dep| states.get(dep) == Some(&State::Done))
+                && task.deps.iter().all(|dep| states.get(&dep.id) == Some(&State::Done))
         })
         .collect();
     line.sort_by_key(|task| (std::cmp::Reverse(task.priority), task.order));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coord_core::board::{Board as _, BoardError, ClaimRequest, ExtendedBoard as _, Filter, TaskId};
+use coord_core::board::{Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard as _, Filter, TaskId};
 use coord_core::layer::When;
 use coord_core::{Clock, SystemClock, Token};
 use tokio::sync::Barrier;
@@ -64,7 +64,7 @@ async fn seqs(cx: Context) -> Outcome {
         seq.moved(if life == 0 { "add" } else { "add after removal" }).await?;
         // Every second life is short, so that the next one starts below where a long one ended.
         if life % 2 == 0 {
-            one.board.set_deps(task, std::slice::from_ref(&dep), None).await?;
+            one.board.set_deps(task, &[Dep::from(&dep)], None).await?;
             seq.moved("set_deps").await?;
             let claim = other.claim(task, "w").await?;
             seq.moved("claim").await?;
@@ -113,15 +113,12 @@ async fn seqs(cx: Context) -> Outcome {
     // An unchanged seq means an untouched task: that is what expected_seq relies on.
     a.board.add(spec("task")).await?;
     seq.moved("add after removal").await?;
-    let stale = a.board.set_deps(task, std::slice::from_ref(&dep), Some(seq.last - 1)).await;
+    let stale = a.board.set_deps(task, &[Dep::from(&dep)], Some(seq.last - 1)).await;
     match stale {
         Err(BoardError::SeqMismatch { current_seq }) if current_seq == seq.last => {}
         other => fail!("saw {other:?}, not SeqMismatch with {}: set_deps expecting an older seq", seq.last),
     }
-    a.board
-        .set_deps(task, std::slice::from_ref(&dep), Some(seq.last))
-        .await
-        .at("set_deps expecting the seq")?;
+    a.board.set_deps(task, &[Dep::from(&dep)], Some(seq.last)).await.at("set_deps expecting the seq")?;
     seq.moved("set_deps expecting the seq").await
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use coord_core::board::{
-    Added, Board as _, BoardError, ClaimRequest, ExtendedBoard as _, State, TaskId, TaskSpec, limits,
+    Added, Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard as _, State, TaskId, TaskSpec, limits,
 };
 use coord_core::layer::When;
 use tokio::sync::Barrier;
@@ -64,7 +64,7 @@ async fn other_definitions(a: &Seat, b: &Seat) -> Outcome {
     let shown = b.get(&id("task")).await?;
     ensure_eq!(
         (&shown.title[..], &shown.deps[..], shown.priority, &shown.labels[..], &shown.payload[..]),
-        ("title", &[x.clone(), y.clone()][..], 3, &["l".to_owned(), "m".to_owned()][..], &b"p"[..]),
+        ("title", &Dep::all([x.clone(), y.clone()])[..], 3, &["l".to_owned(), "m".to_owned()][..], &b"p"[..]),
         "the definition that was added"
     );
     ensure_eq!((shown.state, shown.owner, shown.lease), (State::Open, None, None), "the state of a new task");
@@ -101,7 +101,7 @@ async fn unknown_and_own(a: &Seat, b: &Seat) -> Outcome {
             Err(BoardError::UnknownDep { id: name }) if name == id("nowhere") => {}
             other => fail!("saw {other:?}, not UnknownDep: adding a task with an unknown dependency"),
         }
-        match seat.board.set_deps(&id("x"), &[id("y"), id("nowhere")], None).await {
+        match seat.board.set_deps(&id("x"), &Dep::all([id("y"), id("nowhere")]), None).await {
             Err(BoardError::UnknownDep { id: name }) if name == id("nowhere") => {}
             other => fail!("saw {other:?}, not UnknownDep: set_deps to an unknown task"),
         }
@@ -109,7 +109,7 @@ async fn unknown_and_own(a: &Seat, b: &Seat) -> Outcome {
             Err(BoardError::Cycle { path }) if path == [id("new"), id("new")] => {}
             other => fail!("saw {other:?}, not Cycle: adding a task that depends on itself"),
         }
-        match seat.board.set_deps(&id("x"), &[id("x")], None).await {
+        match seat.board.set_deps(&id("x"), &Dep::all([id("x")]), None).await {
             Err(BoardError::Cycle { path }) if path == [id("x"), id("x")] => {}
             other => fail!("saw {other:?}, not Cycle: set_deps of a task to itself"),
         }
@@ -131,7 +131,7 @@ async fn is_cycle(seat: &Seat, path: &[TaskId], refused: (&TaskId, &[TaskId])) -
         let edge = if step[0] == *refused.0 {
             refused.1.contains(&step[1])
         } else {
-            seat.get(&step[0]).await?.deps.contains(&step[1])
+            seat.get(&step[0]).await?.depends_on(&step[1])
         };
         ensure!(
             edge,
@@ -161,24 +161,27 @@ async fn cycles(a: &Seat, b: &Seat) -> Outcome {
         ("c2", vec![id("y"), id("c3"), id("x")]),
         ("c0", vec![id("c1")]),
     ] {
-        match b.board.set_deps(&id(task), &deps, None).await {
+        match b.board.set_deps(&id(task), &Dep::all(deps.clone()), None).await {
             Err(BoardError::Cycle { path }) => is_cycle(a, &path, (&id(task), &deps)).await?,
             other => fail!("saw {other:?}, not Cycle: set_deps of {task:?} to {deps:?}"),
         }
     }
     ensure_eq!(b.list().await?, before, "the board after refused cycles");
-    b.board.set_deps(&id("c5"), &[id("c0"), id("c4"), id("detour")], None).await.at("closing a diamond")?;
+    b.board
+        .set_deps(&id("c5"), &Dep::all([id("c0"), id("c4"), id("detour")]), None)
+        .await
+        .at("closing a diamond")?;
     // An edge that is taken away no longer closes anything.
     b.board.set_deps(&id("c1"), &[], None).await.at("cutting the chain")?;
-    a.board.set_deps(&id("c0"), &[id("c1")], None).await.at("an edge the other way")?;
+    a.board.set_deps(&id("c0"), &Dep::all([id("c1")]), None).await.at("an edge the other way")?;
     a.board.set_deps(&id("c0"), &[], None).await?;
     Ok(())
 }
 
 async fn limits_of_dependencies(a: &Seat, b: &Seat) -> Outcome {
     let names = (0..=limits::DEPENDENCIES).map(|n| id(format!("dep {n:04}")));
-    let deps: Vec<TaskId> = names.collect();
-    let plan = coord_core::board::Plan::new(deps.iter().map(|dep| TaskSpec::new(dep.clone())))?;
+    let deps = Dep::all(names);
+    let plan = coord_core::board::Plan::new(deps.iter().map(|dep| TaskSpec::new(dep.id.clone())))?;
     a.board.add_plan(&plan).await.at("adding 1,025 tasks")?;
     let most = &deps[..limits::DEPENDENCIES];
     for (seat, name) in [(a, "wide by a"), (b, "wide by b")] {
@@ -198,7 +201,7 @@ async fn limits_of_dependencies(a: &Seat, b: &Seat) -> Outcome {
         }
     }
     let nonsense = vec![id("nowhere"); limits::DEPENDENCIES + 1];
-    let refused = b.board.set_deps(&id("nobody"), &nonsense, None).await;
+    let refused = b.board.set_deps(&id("nobody"), &Dep::all(nonsense), None).await;
     ensure_matches!(
         refused,
         Err(BoardError::TooLarge { .. }),
@@ -221,7 +224,7 @@ async fn edges_at_one_instant(a: &Seat, b: &Seat) -> Outcome {
                 move || {
                     let (board, one, two) = (board.clone(), one.clone(), two.clone());
                     async move {
-                        let edited = board.set_deps(&two, &[one], None).await;
+                        let edited = board.set_deps(&two, &Dep::all([one]), None).await;
                         ensure_matches!(
                             edited,
                             Ok(()) | Err(BoardError::Cycle { .. }),
@@ -231,7 +234,7 @@ async fn edges_at_one_instant(a: &Seat, b: &Seat) -> Outcome {
                     }
                 }
             });
-            let edited = a.board.set_deps(&one, std::slice::from_ref(&two), None).await;
+            let edited = a.board.set_deps(&one, &[Dep::from(&two)], None).await;
             let rivals = step.taken()?;
             let taken = rivals.is_some();
             a.faults.clear();
@@ -255,11 +258,11 @@ async fn edges_at_one_instant(a: &Seat, b: &Seat) -> Outcome {
             let barrier = barrier.clone();
             async move {
                 barrier.wait().await;
-                board.set_deps(&two, &[one], None).await
+                board.set_deps(&two, &Dep::all([one]), None).await
             }
         });
         barrier.wait().await;
-        let edited = a.board.set_deps(&one, std::slice::from_ref(&two), None).await;
+        let edited = a.board.set_deps(&one, &[Dep::from(&two)], None).await;
         let rivals = rival.await?;
         ensure!(edited.is_ok() != rivals.is_ok(), "saw {edited:?} and {rivals:?}: two racing edges");
         ensure_matches!(rivals, Ok(()) | Err(BoardError::Cycle { .. }), "the rival's set_deps in a race");
@@ -285,9 +288,9 @@ async fn two_tasks(seat: &Seat, name: &str) -> Result<(TaskId, TaskId), crate::V
 async fn one_edge(seat: &Seat, one: &TaskId, two: &TaskId, edited: Result<(), BoardError>) -> Outcome {
     let (there, back) = (seat.get(one).await?.deps, seat.get(two).await?.deps);
     match edited {
-        Ok(()) => ensure_eq!((&there[..], &back[..]), (std::slice::from_ref(two), &[][..]), "the edges"),
+        Ok(()) => ensure_eq!((&there[..], &back[..]), (&[Dep::from(two)][..], &[][..]), "the edges"),
         Err(BoardError::Cycle { path }) => {
-            ensure_eq!((&there[..], &back[..]), (&[][..], std::slice::from_ref(one)), "the edges");
+            ensure_eq!((&there[..], &back[..]), (&[][..], &[Dep::from(one)][..]), "the edges");
             is_cycle(seat, &path, (one, std::slice::from_ref(two))).await?;
         }
         Err(other) => fail!("saw {other:?}, neither success nor Cycle: set_deps beside its opposite"),
@@ -324,7 +327,7 @@ async fn edges_to_what_goes(a: &Seat, b: &Seat) -> Outcome {
                 let linked = if by_add {
                     a.board.add(TaskSpec::new(task.clone()).dep(goes.clone())).await.map(|_| ())
                 } else {
-                    a.board.set_deps(&task, std::slice::from_ref(&goes), None).await
+                    a.board.set_deps(&task, &[Dep::from(&goes)], None).await
                 };
                 let removed = step.taken()?;
                 let taken = removed.is_some();
@@ -355,7 +358,7 @@ async fn held_tasks(cx: Context) -> Outcome {
     let stage = Stage::new(&cx);
     let (a, b) = stage.pair().await?;
     let dep = a.ended_task("dep", "done").await?;
-    let deps = std::slice::from_ref(&dep);
+    let deps = &[Dep::from(&dep)];
     let task = a.open_task("task").await?;
     let claim = a.claim(&task, "w").await?;
     let forever = a.open_task("forever").await?;
@@ -426,7 +429,7 @@ async fn claimed_meanwhile(a: &Seat, b: &Seat, dep: &TaskId) -> Outcome {
                 let edited = if by_remove {
                     a.board.remove(&task).await
                 } else {
-                    a.board.set_deps(&task, std::slice::from_ref(dep), None).await
+                    a.board.set_deps(&task, &[Dep::from(dep)], None).await
                 };
                 let said = step.taken()?;
                 let taken = said.is_some();

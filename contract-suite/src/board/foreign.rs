@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use coord_core::board::{Board as _, BoardError, ClaimRequest, ExtendedBoard as _, Filter, TaskId};
+use coord_core::board::{Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard as _, Filter, TaskId};
 use coord_core::{Bytes, Key, Mutation, Token};
 
 use super::stage::{HOLDER_VERBS, Seat, Stage, TTL, agent, id, spec};
@@ -138,7 +138,7 @@ async fn every_verb(seat: &Seat, task: &TaskId, token: &Token) -> Outcome {
     answers.push(("reopen", told(seat.board.reopen(task).await)));
     answers.push(("revoke", told(seat.board.revoke(task, 1).await)));
     answers.push(("remove", told(seat.board.remove(task).await)));
-    answers.push(("set_deps", told(seat.board.set_deps(task, &[id("before")], None).await)));
+    answers.push(("set_deps", told(seat.board.set_deps(task, &Dep::all([id("before")]), None).await)));
     let same = seat.board.add(spec(task.as_str())).await;
     answers.push(("add of the same task", same.map(|added| format!("{added:?}"))));
     let other = seat.board.add(spec(task.as_str()).title("another")).await;
@@ -201,7 +201,7 @@ async fn one_record_at_a_time(
                     b.board.complete(task, &Token::mint(), Default::default()).await.map(|_| ()),
                 ),
                 ("remove", b.board.remove(task).await),
-                ("set_deps", b.board.set_deps(task, &[id("before")], None).await),
+                ("set_deps", b.board.set_deps(task, &Dep::all([id("before")]), None).await),
                 (
                     "add of another task of its name",
                     b.board.add(spec("task").title("another")).await.map(|_| ()),

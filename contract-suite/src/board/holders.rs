@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coord_core::board::{Board as _, BoardError, ClaimRequest, ExtendedBoard as _, State, TaskId};
+use coord_core::board::{Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard as _, State, TaskId};
 use coord_core::{Timestamp, Token};
 
 use super::stage::{HOLDER_VERBS, Seat, Stage, TICK, TTL, agent, id, result, spec};
@@ -203,7 +203,7 @@ async fn released_again(stage: &Stage, a: &Seat, b: &Seat) -> Outcome {
     a.board.release(&task, &old.lease.token).await?;
     let dep = a.ended_task("release needs", "done").await?;
     for _ in 0..10 {
-        a.board.set_deps(&task, std::slice::from_ref(&dep), None).await?;
+        a.board.set_deps(&task, &[Dep::from(&dep)], None).await?;
         a.board.cancel(&task).await?;
         a.board.reopen(&task).await?;
     }

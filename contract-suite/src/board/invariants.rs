@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::board::{
-    Added, BoardError, ClaimRequest, ExtendedBoard, Filter, LeaseInfo, ProblemCode, State, Task, TaskId,
+    Added, BoardError, ClaimRequest, Dep, ExtendedBoard, Filter, LeaseInfo, ProblemCode, State, Task, TaskId,
     TaskSpec, check,
 };
 use coord_core::layer::StoreClock;
@@ -39,7 +39,7 @@ async fn invariants(cx: Context) -> Outcome {
 
 fn task(name: &str, deps: &[&str]) -> Task {
     let mut task = Task::new(id(name));
-    task.deps = deps.iter().map(id).collect();
+    task.deps = deps.iter().map(|dep| id(dep).into()).collect();
     task
 }
 
@@ -270,7 +270,7 @@ impl Player {
             }
             Op::Remove { task } => board.remove(&name(*task)).await.map(|()| "ok"),
             Op::SetDeps { task, deps } => {
-                board.set_deps(&name(*task), &names(deps), None).await.map(|()| "ok")
+                board.set_deps(&name(*task), &Dep::all(names(deps)), None).await.map(|()| "ok")
             }
             Op::Claim { task, agent: who, ttl } => {
                 let request = match ttl {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use coord_core::board::{
-    AgentId, Board as _, BoardError, ClaimRequest, ExtendedBoard, Plan, State, Task, TaskId, TaskSpec, check,
-    limits,
+    AgentId, Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard, Plan, State, Task, TaskId, TaskSpec,
+    check, limits,
 };
 use coord_core::layer::When;
 use futures::future::BoxFuture;
@@ -53,7 +53,7 @@ async fn claim(board: Arc<dyn ExtendedBoard>, task: &str) -> Outcome {
 }
 
 async fn edit(board: Arc<dyn ExtendedBoard>, task: &str) -> Outcome {
-    board.set_deps(&id(task), &[id("m")], None).await.at("editing dependencies")
+    board.set_deps(&id(task), &Dep::all([id("m")]), None).await.at("editing dependencies")
 }
 
 async fn remove(board: Arc<dyn ExtendedBoard>, task: &str) -> Outcome {
@@ -260,7 +260,7 @@ async fn large(stage: &Stage) -> Outcome {
                 let (board, first, last) = (board.clone(), first.clone(), last.clone());
                 let middle = middle.clone();
                 async move {
-                    board.set_deps(&last, std::slice::from_ref(&first), None).await.at("set_deps")?;
+                    board.set_deps(&last, &[Dep::from(&first)], None).await.at("set_deps")?;
                     board.remove(&middle).await.at("remove")?;
                     board.claim(&first, &agent("rival"), ClaimRequest::for_ttl(TTL)).await.at("claim")?;
                     Ok(())

@@ -1,6 +1,6 @@
 //! T28: ids are bytes.
 
-use coord_core::board::{Added, Board as _, BoardError, ExtendedBoard as _, State, TaskId, TaskSpec};
+use coord_core::board::{Added, Board as _, BoardError, Dep, ExtendedBoard as _, State, TaskId, TaskSpec};
 
 use super::stage::{Stage, id, result};
 use crate::clause::{Clause, Layer, Needs, Outcome, VerdictContext};
@@ -146,10 +146,7 @@ async fn names(cx: Context) -> Outcome {
         ensure_eq!(b.get(name).await?.title, name.as_str(), "the title of {name:?}");
         let next = &ids[(n + 1) % ids.len()];
         if n + 1 < ids.len() {
-            a.board
-                .set_deps(name, std::slice::from_ref(next), None)
-                .await
-                .at(format!("{name:?} to {next:?}"))?;
+            a.board.set_deps(name, &[Dep::from(next)], None).await.at(format!("{name:?} to {next:?}"))?;
             match b.try_claim(name, "w").await {
                 Err(BoardError::Blocked { pending, .. }) => {
                     ensure_eq!(pending, std::slice::from_ref(next), "what {name:?} waits for");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coord_core::Timestamp;
 use coord_core::board::{
-    Board as _, BoardError, Claim, ClaimRequest, ExtendedBoard as _, Filter, Plan, State, Task, TaskId,
+    Board as _, BoardError, Claim, ClaimRequest, Dep, ExtendedBoard as _, Filter, Plan, State, Task, TaskId,
     TaskSpec,
 };
 use coord_core::layer::{Cell, When};
@@ -52,7 +52,7 @@ pub(super) fn claimable(now: Timestamp, tasks: &[Task]) -> Vec<TaskId> {
             let spent = task.retry.is_some_and(|retry| task.attempts >= retry.attempts);
             free && !spent
                 && task.not_before.is_none_or(|time| time <= now)
-                && task.deps.iter().all(|dep| done.contains(dep))
+                && task.deps.iter().all(|dep| done.contains(&dep.id))
         })
         .collect();
     line.sort_by_key(|task| (std::cmp::Reverse(task.priority), task.order));
@@ -217,7 +217,7 @@ async fn skips(stage: &Stage) -> Outcome {
     a.board.complete(&held, &claim.lease.token, result("done")).await.at("complete")?;
     let unblocked = finds_all(stage.now(), &b, "once a dependency is done").await?;
     ensure_eq!(ids(&unblocked), [id("blocked")], "what was given once a dependency was done");
-    a.board.set_deps(&id("blocked for long"), &[id("done")], None).await.at("set_deps")?;
+    a.board.set_deps(&id("blocked for long"), &Dep::all([id("done")]), None).await.at("set_deps")?;
     finds_all(stage.now(), &b, "once a dependency is no more").await?;
     let zero = b.board.claim_next(&agent("w"), &Filter::any(), Duration::ZERO).await;
     ensure_matches!(zero, Err(BoardError::Invalid(_)), "claim_next without a ttl");

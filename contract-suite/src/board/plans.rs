@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use coord_core::board::{Added, Board as _, BoardError, ExtendedBoard as _, Plan, Task, TaskId, TaskSpec};
+use coord_core::board::{
+    Added, Board as _, BoardError, Dep, ExtendedBoard as _, Plan, Task, TaskId, TaskSpec,
+};
 use coord_core::layer::{Cell, When};
 
 use super::stage::{Place, Seat, Stage, id, spec};
@@ -152,7 +154,7 @@ async fn again(stage: &Stage) -> Outcome {
     a.end(&open[0].id, "done").await?;
     a.claim(&open[1].id, "w").await?;
     b.board.cancel(&open[2].id).await?;
-    b.board.set_deps(&open[3].id, std::slice::from_ref(&open[0].id), None).await?;
+    b.board.set_deps(&open[3].id, &[Dep::from(&open[0].id)], None).await?;
     let before = b.list().await?;
     stage.advance(super::stage::TTL);
     for task in &plan.tasks()[..8] {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use coord_core::board::{Board as _, BoardError, ClaimRequest, ExtendedBoard as _, State};
+use coord_core::board::{Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard as _, State};
 use coord_core::layer::When;
 use tokio::sync::Barrier;
 
@@ -140,13 +140,13 @@ async fn dependencies_edited(cx: Context) -> Outcome {
                         let (open, done, failed) = (open.clone(), done.clone(), failed.clone());
                         async move {
                             let outcome = match edit {
-                                "open" => board.set_deps(&task, &[open, done], None).await,
-                                "failed" => board.set_deps(&task, &[failed], None).await,
+                                "open" => board.set_deps(&task, &Dep::all([open, done]), None).await,
+                                "failed" => board.set_deps(&task, &Dep::all([failed]), None).await,
                                 "done" => board.set_deps(&task, &[], None).await,
                                 "cancel" => board.cancel(&task).await,
                                 "remove" => board.remove(&task).await,
-                                _ => match board.set_deps(&task, &[open], None).await {
-                                    Ok(()) => board.set_deps(&task, &[done], None).await,
+                                _ => match board.set_deps(&task, &Dep::all([open]), None).await {
+                                    Ok(()) => board.set_deps(&task, &Dep::all([done]), None).await,
                                     refused => refused,
                                 },
                             };
@@ -191,7 +191,7 @@ async fn dependencies_edited(cx: Context) -> Outcome {
                     (_, Ok(claim), Ok(task)) if task.state == State::Claimed => {
                         // An edit that succeeded came before the claim, which must have been judged on it.
                         ensure!(
-                            !task.deps.contains(&open) && !task.deps.contains(&failed),
+                            !task.depends_on(&open) && !task.depends_on(&failed),
                             "saw a task claimed although its new dependencies are not done: {place}"
                         );
                         ensure!(

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use coord_core::board::{
-    Board as _, BoardError, ClaimRequest, ExtendedBoard as _, Filter, Plan, State, TaskSpec, check, limits,
+    Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard as _, Filter, Plan, State, TaskSpec, check,
+    limits,
 };
 use coord_core::layer::CallCounts;
 
@@ -117,7 +118,7 @@ async fn many_dependencies(stage: &Stage) -> Outcome {
     let name = |n: usize| format!("d{n}");
     let plan = Plan::new((0..=MOST).map(|n| spec(name(n))))?;
     a.board.add_plan(&plan).await.at("adding dependencies")?;
-    let deps = |range: std::ops::Range<usize>| range.map(|n| id(name(n))).collect::<Vec<_>>();
+    let deps = |range: std::ops::Range<usize>| range.map(|n| Dep::from(id(name(n)))).collect::<Vec<_>>();
     let refused = a.board.add(spec("too many").deps(deps(0..MOST + 1))).await;
     ensure_matches!(refused, Err(BoardError::TooLarge { .. }), "adding a task with 1,025 dependencies");
     a.add(spec("last").deps(deps(0..MOST))).await?;
@@ -180,7 +181,7 @@ async fn chain(stage: &Stage) -> Outcome {
         if n == 0 { task } else { task.dep(id(format!("{}", n - 1))) }
     };
     a.board.add_plan(&Plan::new((0..LINKS).rev().map(link))?).await.at("adding a chain")?;
-    let ring = a.board.set_deps(&id("0"), &[id(format!("{}", LINKS - 1))], None).await;
+    let ring = a.board.set_deps(&id("0"), &Dep::all([id(format!("{}", LINKS - 1))]), None).await;
     ensure_matches!(ring, Err(BoardError::Cycle { path }) if path.len() == LINKS + 1, "closing the chain");
     for n in 0..3 {
         let given = claim_all(&b).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::board::{
-    Board as _, BoardError, ClaimRequest, ExtendedBoard, Filter, Plan, Task, TaskId, Verb,
+    Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard, Filter, Plan, Task, TaskId, Verb,
 };
 use coord_core::{Backend, ManualClock, Token};
 
@@ -87,7 +87,7 @@ impl Actor {
                 Ok(format!("{:?}", board.add_plan(&Plan::new(tasks)?).await?))
             }
             Op::Remove(name) => said(board.remove(&id(name)).await),
-            Op::NeedsOpen => said(board.set_deps(&task, &[id("open")], None).await),
+            Op::NeedsOpen => said(board.set_deps(&task, &Dep::all([id("open")]), None).await),
             Op::NeedsNothing => said(board.set_deps(&task, &[], None).await),
         }
     }

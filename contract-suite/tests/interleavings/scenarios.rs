@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use coord_core::board::{
-    Added, Board as _, BoardError, Claim, ClaimRequest, ExtendedBoard as _, Filter, Plan, State,
+    Added, Board as _, BoardError, Claim, ClaimRequest, Dep, ExtendedBoard as _, Filter, Plan, State,
 };
 use shuttle::future::spawn;
 
@@ -146,8 +146,8 @@ pub(crate) async fn no_lost_completion(world: World) {
 pub(crate) async fn no_cycle_of_two(world: World) {
     world.add(&[("a", &[]), ("b", &[])]).await;
     let (one, two) = (world.board().await, world.board().await);
-    let one = spawn(async move { one.set_deps(&id("a"), &[id("b")], None).await });
-    let two = spawn(async move { two.set_deps(&id("b"), &[id("a")], None).await });
+    let one = spawn(async move { one.set_deps(&id("a"), &Dep::all([id("b")]), None).await });
+    let two = spawn(async move { two.set_deps(&id("b"), &Dep::all([id("a")]), None).await });
     let results = [ended(one).await, ended(two).await];
     world.end().await;
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
@@ -203,7 +203,7 @@ pub(crate) async fn dependency_completes_during_claim(world: World) {
 pub(crate) async fn dependencies_edited_during_claim(world: World) {
     world.add(&[("d", &[]), ("t", &[])]).await;
     let (planner, worker) = (world.board().await, world.board().await);
-    let planner = spawn(async move { planner.set_deps(&id("t"), &[id("d")], None).await });
+    let planner = spawn(async move { planner.set_deps(&id("t"), &Dep::all([id("d")]), None).await });
     let worker = spawn(async move { claim(&worker, "t", "worker").await });
     match (ended(planner).await, ended(worker).await) {
         (Ok(()), Err(BoardError::Blocked { .. })) | (Err(BoardError::Taken { .. }), Ok(_)) => {}

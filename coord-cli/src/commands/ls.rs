@@ -18,6 +18,7 @@ impl StandingArg {
             StandingArg::Blocked => Standing::Blocked,
             StandingArg::Failed => Standing::Failed,
             StandingArg::Cancelled => Standing::Cancelled,
+            StandingArg::Skipped => Standing::Skipped,
             StandingArg::Done => Standing::Done,
             StandingArg::Unknown => Standing::Unknown,
         }

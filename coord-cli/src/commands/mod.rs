@@ -40,7 +40,7 @@ pub(crate) fn task_json(task: &Task, standing: Standing) -> Value {
         "title": task.title,
         "state": task.state.as_str(),
         "standing": standing.as_str(),
-        "deps": task.deps.iter().map(TaskId::as_str).collect::<Vec<_>>(),
+        "deps": task.deps,
         "owner": task.owner.as_ref().map(|owner| owner.as_str().to_owned()),
         "lease": lease,
         "seq": task.seq,

@@ -46,7 +46,7 @@ pub(crate) async fn remove_with_dependents(
     let mut dependents: BTreeMap<&TaskId, Vec<&Task>> = BTreeMap::new();
     for task in &tasks {
         for dep in &task.deps {
-            dependents.entry(dep).or_default().push(task);
+            dependents.entry(&dep.id).or_default().push(task);
         }
     }
     let mut all: BTreeSet<TaskId> = ids.iter().cloned().collect();
@@ -76,7 +76,7 @@ async fn remove_in_order(opened: &OpenBoard, ids: &[TaskId]) -> Result<Vec<TaskI
                 .help(format!("`coord release {id}` frees it, whoever holds it")));
         }
         waiting.entry(id).or_default();
-        for dep in task.deps.iter().filter(|dep| wanted.contains(dep)) {
+        for dep in task.deps.iter().map(|dep| &dep.id).filter(|dep| wanted.contains(dep)) {
             *waiting.entry(dep).or_default() += 1;
         }
     }
@@ -89,7 +89,7 @@ async fn remove_in_order(opened: &OpenBoard, ids: &[TaskId]) -> Result<Vec<TaskI
             failure.help("--dependents also removes what depends on it")
         })?;
         removed.push(id.clone());
-        for dep in known.get(id).into_iter().flat_map(|task| &task.deps) {
+        for dep in known.get(id).into_iter().flat_map(|task| &task.deps).map(|dep| &dep.id) {
             if let Some(count) = waiting.get_mut(dep) {
                 *count = count.saturating_sub(1);
                 if *count == 0 {

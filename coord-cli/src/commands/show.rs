@@ -1,6 +1,6 @@
 //! `coord show`.
 
-use coord_core::board::{State, Task, TaskId};
+use coord_core::board::{Task, TaskId};
 use serde_json::json;
 
 use super::{outcome_text, task_json};
@@ -26,11 +26,13 @@ pub(crate) async fn run(args: &ShowArgs) -> Result<u8, Failure> {
     let waits: Vec<&str> = task
         .deps
         .iter()
-        .filter(|dep| !tasks.iter().any(|task| task.id == **dep && task.state == State::Done))
-        .map(TaskId::as_str)
+        .filter(|dep| {
+            !tasks.iter().any(|task| task.id == dep.id && dep.rule.verdict(task.state) == Some(true))
+        })
+        .map(|dep| dep.id.as_str())
         .collect();
     let dependents: Vec<&str> =
-        tasks.iter().filter(|task| task.deps.contains(&id)).map(|task| task.id.as_str()).collect();
+        tasks.iter().filter(|task| task.depends_on(&id)).map(|task| task.id.as_str()).collect();
     let log = opened.logs.latest(&id);
     let output = log.as_ref().and_then(|path| last_lines(path, args.tail).ok());
     match args.board.store.format {
@@ -75,7 +77,7 @@ fn facts(task: &Task, standing: Standing, waits: &[&str], dependents: &[&str]) -
         let until = lease.until.map_or_else(|| "for ever".to_owned(), |until| format!("until {until}"));
         fact("lease", format!("fence {}, {until}", lease.fence));
     }
-    fact("deps", task.deps.iter().map(TaskId::as_str).collect::<Vec<_>>().join(", "));
+    fact("deps", task.deps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     fact("waits for", waits.join(", "));
     fact("dependents", dependents.join(", "));
     fact("labels", task.labels.join(", "));

@@ -36,7 +36,7 @@ pub(crate) fn explain(model: &Model, id: &TaskId) -> Vec<String> {
         _ => {}
     }
     lines.push(String::new());
-    let waiting = model.tasks.iter().filter(|other| !other.state.is_terminal() && other.deps.contains(id));
+    let waiting = model.tasks.iter().filter(|other| !other.state.is_terminal() && other.depends_on(id));
     match waiting.count() {
         0 => {}
         count => lines.push(format!("{} that it holds up directly.", output::tasks(count))),
@@ -62,7 +62,10 @@ fn open(model: &Model, task: &Task, standing: Standing, lines: &mut Vec<String>)
     let undone: Vec<&TaskId> = task
         .deps
         .iter()
-        .filter(|dep| model.find(dep).is_none_or(|(dep, _)| dep.state != State::Done))
+        .filter(|dep| {
+            model.find(&dep.id).is_none_or(|(found, _)| dep.rule.verdict(found.state) != Some(true))
+        })
+        .map(|dep| &dep.id)
         .collect();
     if undone.is_empty() {
         if early.is_none() {
@@ -111,14 +114,14 @@ fn before_it(model: &Model, task: &Task) -> usize {
 fn causes<'a>(model: &'a Model, task: &'a Task) -> Vec<&'a TaskId> {
     let mut found = Vec::new();
     let mut seen: HashSet<&TaskId> = HashSet::new();
-    let mut next: Vec<&TaskId> = task.deps.iter().rev().collect();
+    let mut next: Vec<&TaskId> = task.deps.iter().rev().map(|dep| &dep.id).collect();
     while let Some(id) = next.pop() {
         if !seen.insert(id) {
             continue;
         }
         match model.find(id) {
             None | Some((_, Standing::Failed | Standing::Cancelled | Standing::Unknown)) => found.push(id),
-            Some((dep, Standing::Blocked)) => next.extend(dep.deps.iter().rev()),
+            Some((dep, Standing::Blocked)) => next.extend(dep.deps.iter().rev().map(|dep| &dep.id)),
             Some(_) => {}
         }
     }
@@ -145,7 +148,7 @@ fn status(model: &Model, task: &Task, standing: Standing) -> String {
         },
         Standing::Waiting => "waits for others itself".into(),
         Standing::Blocked => "is blocked itself".into(),
-        Standing::Failed | Standing::Done | Standing::Cancelled => {
+        Standing::Failed | Standing::Done | Standing::Cancelled | Standing::Skipped => {
             format!("{} {ago} ago{outcome}", standing.as_str())
         }
         Standing::Unknown => "in a state that this version does not know".into(),

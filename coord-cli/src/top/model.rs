@@ -22,7 +22,7 @@ pub(crate) enum Tab {
     Blocked,
     /// Tasks that failed, the last one first.
     Failed,
-    /// Tasks that were cancelled, the last one first.
+    /// Tasks that were cancelled or skipped, the last one first.
     Cancelled,
     /// Tasks that are done, the last one first.
     Done,
@@ -71,7 +71,7 @@ impl Tab {
             Standing::Blocked => Tab::Blocked,
             // Somebody has to look at both.
             Standing::Failed | Standing::Unknown => Tab::Failed,
-            Standing::Cancelled => Tab::Cancelled,
+            Standing::Cancelled | Standing::Skipped => Tab::Cancelled,
             Standing::Done => Tab::Done,
         }
     }
@@ -295,7 +295,7 @@ impl Model {
             Tab::Ready => self.counts.get(Standing::Ready),
             Tab::Waiting => self.counts.get(Standing::Waiting),
             Tab::Blocked => self.counts.get(Standing::Blocked),
-            Tab::Cancelled => self.counts.get(Standing::Cancelled),
+            Tab::Cancelled => self.counts.get(Standing::Cancelled) + self.counts.get(Standing::Skipped),
             Tab::Done => self.counts.get(Standing::Done),
         }
     }
@@ -384,7 +384,7 @@ fn blockers(
     let mut next = Vec::new();
     for (index, task) in tasks.iter().enumerate().filter(|(index, _)| standings[*index] == Standing::Blocked)
     {
-        for id in &task.deps {
+        for id in task.deps.iter().map(|dep| &dep.id) {
             match position.get(id).map(|dep| (*dep, standings[*dep])) {
                 Some((dep, Standing::Blocked)) => dependents.entry(dep).or_default().push(index),
                 None | Some((_, Standing::Failed | Standing::Cancelled | Standing::Unknown)) => {

@@ -10,7 +10,6 @@ use super::model::{Model, Tab};
 use super::work::{Who, Worker};
 use crate::commands::outcome_text;
 use crate::output;
-use crate::standing::Standing;
 
 /// Between two columns.
 const GAP: u16 = 2;
@@ -277,11 +276,12 @@ fn left(model: &Model, task: &Task) -> Cell {
 
 /// What a task waits for: how many, and the first of them.
 fn waits_for(model: &Model, task: &Task) -> String {
-    let mut undone =
-        task.deps.iter().filter(|dep| model.find(dep).is_none_or(|(_, standing)| standing != Standing::Done));
+    let mut undone = task.deps.iter().filter(|dep| {
+        model.find(&dep.id).is_none_or(|(found, _)| dep.rule.verdict(found.state) != Some(true))
+    });
     let Some(first) = undone.next() else { return String::new() };
     match undone.count() {
-        0 => first.to_string(),
-        more => format!("{first} and {more} more"),
+        0 => first.id.to_string(),
+        more => format!("{} and {more} more", first.id),
     }
 }

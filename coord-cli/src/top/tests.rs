@@ -30,7 +30,7 @@ fn id(text: &str) -> TaskId {
 fn task(name: &str, state: State, deps: &[&str]) -> Task {
     let mut task = Task::new(id(name));
     task.state = state;
-    task.deps = deps.iter().map(|dep| id(dep)).collect();
+    task.deps = deps.iter().map(|dep| id(dep).into()).collect();
     task.touched = time(NOW - 30);
     task
 }

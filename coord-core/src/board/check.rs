@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::dep::Dep;
 use super::plan::dependency_order;
 use super::task::{State, Task, TaskId};
 
@@ -26,7 +27,7 @@ pub enum ProblemCode {
     ClaimedWithoutLease,
     /// A task has a lease but is not claimed.
     LeaseWithoutClaim,
-    /// A task is claimed although a dependency is not done.
+    /// A task is claimed although a dependency has not come to what its rule wants.
     BlockedClaim,
     /// A done, failed or cancelled task has an owner.
     TerminalClaimed,
@@ -91,7 +92,7 @@ impl fmt::Display for Problem {
 ///
 /// let mut task = Task::new(TaskId::new("a")?);
 /// assert!(check(&[task.clone()]).is_empty());
-/// task.deps.push(TaskId::new("b")?);
+/// task.deps.push(TaskId::new("b")?.into());
 /// assert_eq!(check(&[task])[0].code, ProblemCode::UnknownDep);
 /// # Ok::<(), coord_core::board::BoardError>(())
 /// ```
@@ -116,6 +117,7 @@ pub fn check(tasks: &[Task]) -> Vec<Problem> {
             report(task, ProblemCode::UnknownState, format!("the state {code} is unknown"));
         }
         for dep in &task.deps {
+            let dep = &dep.id;
             if *dep == task.id {
                 report(task, ProblemCode::SelfDep, "the task depends on itself".into());
             } else if !position.contains_key(dep) {
@@ -146,10 +148,11 @@ pub fn check(tasks: &[Task]) -> Vec<Problem> {
         }
         if claimed {
             for dep in &task.deps {
-                if let Some(&index) = position.get(dep)
-                    && tasks[index].state != State::Done
+                let Dep { id, rule } = dep;
+                if let Some(&index) = position.get(id)
+                    && rule.verdict(tasks[index].state) != Some(true)
                 {
-                    let text = format!("the task is claimed, but {dep:?} is {}", tasks[index].state);
+                    let text = format!("the task is claimed, but {id:?} is {}", tasks[index].state);
                     report(task, ProblemCode::BlockedClaim, text);
                 }
             }
@@ -160,7 +163,7 @@ pub fn check(tasks: &[Task]) -> Vec<Problem> {
         tasks[index]
             .deps
             .iter()
-            .filter_map(|dep| position.get(dep).copied())
+            .filter_map(|dep| position.get(&dep.id).copied())
             .filter(|dep| *dep != index)
             .collect()
     });
@@ -183,7 +186,7 @@ mod tests {
 
     fn task(id: &str, deps: &[&str]) -> Task {
         let mut task = Task::new(TaskId::unchecked(id));
-        task.deps = deps.iter().map(TaskId::unchecked).collect();
+        task.deps = deps.iter().map(|dep| TaskId::unchecked(dep).into()).collect();
         task
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
+use super::dep::Dep;
 use super::ready::{self, Moved};
 use super::record::{
     Definition, Head, Held, Settled, SettledBy, StoredState, definition_key, encode_head, head_key,
@@ -204,17 +205,17 @@ pub(super) enum Found {
 
 impl Claiming<'_> {
     /// The dependencies that stand in the way, or the asserts that the done ones are worth.
-    fn judge_dependencies(&self, view: &View<'_>, deps: &[TaskId]) -> Result<Vec<Assert>, BoardError> {
+    fn judge_dependencies(&self, view: &View<'_>, deps: &[Dep]) -> Result<Vec<Assert>, BoardError> {
         let (mut pending, mut failed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         let mut asserts = Vec::new();
-        for dep in deps {
+        for Dep { id: dep, .. } in deps {
             let key = head_key(dep);
             let entry = view.entry(&key)?;
             match read_head(dep, entry)?.map(|head| head.state()) {
                 None => missing.push(dep.clone()),
                 Some(State::Done) => asserts.push(Assert::version(key, entry.version())),
                 Some(State::Open | State::Claimed) => pending.push(dep.clone()),
-                Some(State::Failed | State::Cancelled) => failed.push(dep.clone()),
+                Some(State::Failed | State::Cancelled | State::Skipped) => failed.push(dep.clone()),
                 Some(State::Unknown(code)) => return Err(unknown_state(dep, code)),
             }
         }
@@ -320,7 +321,7 @@ impl Judge for Claiming<'_> {
         if definition.retry.is_some_and(|retry| head.attempts >= retry.attempts) {
             return self.give_up(view, before, &definition, time);
         }
-        let keys: Vec<Key> = definition.deps.iter().map(head_key).collect();
+        let keys: Vec<Key> = definition.deps.iter().map(|dep| head_key(&dep.id)).collect();
         let unread = view.lacks(&keys);
         if !unread.is_empty() {
             return Ok(Step::Read(unread));

@@ -56,11 +56,12 @@ impl Size {
         // A new head has a fixed size but for its numbers, which have at most nine or five bytes each.
         const NEW_HEAD: usize = 192;
         let id = task.id.as_str().len();
-        let edges: usize = task.deps.iter().map(|dep| edge_key(dep, &task.id).as_bytes().len() + 8).sum();
+        let edges: usize = task.deps.iter().map(|dep| edge_key(&dep.id, &task.id).as_bytes().len() + 8).sum();
         let definition = encode_definition(&Definition::of(task)).len();
         // Its entry in the index: with its labels if it is ready, with the name of another task if it waits for that.
         let labels: usize = task.labels.iter().map(|label| label.len() + 3).sum();
-        let watch = task.deps.iter().map(|dep| watch_key(dep, &task.id).as_bytes().len()).max().unwrap_or(0);
+        let watch =
+            task.deps.iter().map(|dep| watch_key(&dep.id, &task.id).as_bytes().len()).max().unwrap_or(0);
         let entry = watch.max(ready::ready_key(0, 0, &task.id).as_bytes().len() + labels) + 16;
         Size {
             mutations: 3 + task.deps.len(),

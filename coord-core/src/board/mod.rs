@@ -7,6 +7,7 @@ mod adapter;
 mod check;
 mod claim;
 mod cost;
+mod dep;
 mod error;
 mod explain;
 mod plan;
@@ -26,6 +27,7 @@ use async_trait::async_trait;
 
 pub use adapter::{BoardAdapter, BoardOptions, TaskPage};
 pub use check::{Problem, ProblemCode, check};
+pub use dep::{Dep, Rule};
 pub use error::BoardError;
 pub use explain::Standing;
 pub use plan::{Added, Plan, PlanReport};
@@ -186,12 +188,7 @@ pub trait ExtendedBoard: Board {
     /// [`Invalid`](BoardError::Invalid), [`TooLarge`](BoardError::TooLarge), [`NotFound`](BoardError::NotFound),
     /// [`Terminal`](BoardError::Terminal), [`Taken`](BoardError::Taken) (also after expiry),
     /// [`SeqMismatch`](BoardError::SeqMismatch), [`UnknownDep`](BoardError::UnknownDep), [`Cycle`](BoardError::Cycle).
-    async fn set_deps(
-        &self,
-        id: &TaskId,
-        deps: &[TaskId],
-        expected_seq: Option<u64>,
-    ) -> Result<(), BoardError>;
+    async fn set_deps(&self, id: &TaskId, deps: &[Dep], expected_seq: Option<u64>) -> Result<(), BoardError>;
 
     /// The holder says that the task has failed. If it has attempts left ([`TaskSpec::retry`]), it is open again and may be claimed once
     /// it has rested; else it has failed, and stays in the list until somebody reopens or removes it. The same token again gets the reason that was kept, until the task is claimed again.
@@ -324,7 +321,7 @@ macro_rules! forward {
             async fn set_deps(
                 &self,
                 id: &TaskId,
-                deps: &[TaskId],
+                deps: &[Dep],
                 expected_seq: Option<u64>,
             ) -> Result<(), BoardError> {
                 (**self).set_deps(id, deps, expected_seq).await
@@ -412,12 +409,7 @@ impl<B: Backend> ExtendedBoard for BoardAdapter<B> {
     async fn remove(&self, id: &TaskId) -> Result<(), BoardError> {
         self.remove_task(id).await
     }
-    async fn set_deps(
-        &self,
-        id: &TaskId,
-        deps: &[TaskId],
-        expected_seq: Option<u64>,
-    ) -> Result<(), BoardError> {
+    async fn set_deps(&self, id: &TaskId, deps: &[Dep], expected_seq: Option<u64>) -> Result<(), BoardError> {
         self.reconnect_task(id, deps, expected_seq).await
     }
     async fn fail(&self, id: &TaskId, token: &Token, reason: Outcome) -> Result<Outcome, BoardError> {

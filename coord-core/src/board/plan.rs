@@ -57,7 +57,7 @@ impl Plan {
             }
         }
         let order = dependency_order(tasks.len(), |index| {
-            tasks[index].deps.iter().filter_map(|dep| position.get(dep).copied()).collect()
+            tasks[index].deps.iter().filter_map(|dep| position.get(&dep.id).copied()).collect()
         })
         .map_err(|cycle| BoardError::Cycle {
             path: cycle.into_iter().map(|index| tasks[index].id.clone()).collect(),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::dep::{Dep, Rule};
 use super::retry::Retry;
 use super::task::{AgentId, LeaseInfo, Outcome, State, Task, TaskId, TaskSpec};
 use super::{BoardError, Verb};
@@ -42,6 +43,7 @@ impl From<u8> for StoredState {
             2 => State::Done,
             3 => State::Failed,
             4 => State::Cancelled,
+            5 => State::Skipped,
             other => State::Unknown(other),
         })
     }
@@ -55,6 +57,7 @@ impl From<StoredState> for u8 {
             State::Done => 2,
             State::Failed => 3,
             State::Cancelled => 4,
+            State::Skipped => 5,
             State::Unknown(code) => code,
         }
     }
@@ -146,7 +149,9 @@ impl Head {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Definition {
     pub(crate) title: String,
-    pub(crate) deps: Vec<TaskId>,
+    /// Stored as plain ids; their rules stand beside the rest, and only where there are other ones than [`Rule::Done`].
+    #[serde(with = "plain_ids")]
+    pub(crate) deps: Vec<Dep>,
     pub(crate) labels: Vec<String>,
     pub(crate) priority: i32,
     pub(crate) payload: Bytes,
@@ -168,6 +173,27 @@ impl Definition {
     }
 }
 
+/// Dependencies as they are stored within a definition: without their rules.
+mod plain_ids {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::{Dep, TaskId};
+
+    pub(super) fn serialize<S: Serializer>(deps: &[Dep], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(deps.iter().map(|dep| &dep.id))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Dep>, D::Error> {
+        Ok(Dep::all(Vec::<TaskId>::deserialize(deserializer)?))
+    }
+}
+
+/// The rules of dependencies, in their order; `None` if all of them must be done.
+fn rules(deps: &[Dep]) -> Option<Vec<u8>> {
+    let ruled = deps.iter().any(|dep| dep.rule != Rule::Done);
+    ruled.then(|| deps.iter().map(|dep| dep.rule.code()).collect())
+}
+
 /// SHA-256 of a definition, the order of dependencies and labels aside.
 pub(crate) fn digest(spec: &TaskSpec) -> [u8; 32] {
     let mut spec = spec.clone();
@@ -175,11 +201,15 @@ pub(crate) fn digest(spec: &TaskSpec) -> [u8; 32] {
     spec.labels.sort_unstable();
     let TaskSpec { id, title, deps, labels, priority, not_before, payload, retry } = &spec;
     // What came later is hashed only where it is used, so that the digests of old definitions stay as they were.
-    let first = (id, title, deps, labels, priority, not_before, payload);
+    let ids: Vec<&TaskId> = deps.iter().map(|dep| &dep.id).collect();
+    let first = (id, title, ids, labels, priority, not_before, payload);
     let mut hash = Sha256::new();
     hash.update(codec::encode(RecordKind::TaskDefinition, &first));
     if let Some(retry) = retry {
         hash.update(codec::encode(RecordKind::RetriedDefinition, retry));
+    }
+    if let Some(rules) = rules(deps) {
+        hash.update(codec::encode(RecordKind::RuledDefinition, &rules));
     }
     hash.finalize().into()
 }
@@ -266,9 +296,10 @@ pub(crate) fn encode_head(record: &Head) -> Bytes {
 }
 
 pub(crate) fn encode_definition(record: &Definition) -> Bytes {
-    match &record.retry {
-        None => codec::encode(RecordKind::TaskDefinition, record),
-        Some(retry) => codec::encode(RecordKind::RetriedDefinition, &(record, retry)),
+    match (rules(&record.deps), &record.retry) {
+        (None, None) => codec::encode(RecordKind::TaskDefinition, record),
+        (None, Some(retry)) => codec::encode(RecordKind::RetriedDefinition, &(record, retry)),
+        (Some(rules), retry) => codec::encode(RecordKind::RuledDefinition, &(record, retry, rules)),
     }
 }
 
@@ -307,12 +338,30 @@ pub(crate) fn read_head(id: &TaskId, entry: &Entry) -> Result<Option<Head>, Boar
 pub(crate) fn read_definition(id: &TaskId, entry: &Entry) -> Result<Definition, BoardError> {
     let key = definition_key(id);
     let value = entry.value().ok_or_else(|| malformed(&key, "the task has no definition"))?;
-    let read = match codec::decode(RecordKind::TaskDefinition, value) {
-        Err(DecodeError::Kind { .. }) => codec::decode(RecordKind::RetriedDefinition, value)
-            .map(|(definition, retry)| Definition { retry: Some(retry), ..definition }),
-        read => read,
-    };
-    read.map_err(|error| malformed(&key, error))
+    match codec::decode(RecordKind::TaskDefinition, value) {
+        Err(DecodeError::Kind { .. }) => {}
+        read => return read.map_err(|error| malformed(&key, error)),
+    }
+    match codec::decode(RecordKind::RetriedDefinition, value) {
+        Err(DecodeError::Kind { .. }) => {}
+        read => {
+            let (definition, retry) = read.map_err(|error| malformed(&key, error))?;
+            return Ok(Definition { retry: Some(retry), ..definition });
+        }
+    }
+    let (definition, retry, rules): (Definition, Option<Retry>, Vec<u8>) =
+        codec::decode(RecordKind::RuledDefinition, value).map_err(|error| malformed(&key, error))?;
+    let mut definition = Definition { retry, ..definition };
+    if rules.len() != definition.deps.len() {
+        return Err(malformed(&key, "the task has another number of rules than of dependencies"));
+    }
+    for (dep, code) in definition.deps.iter_mut().zip(rules) {
+        dep.rule = Rule::of_code(code).ok_or_else(|| {
+            let text = format!("a dependency has the rule {code}, which this version of coord does not know");
+            malformed(&key, text)
+        })?;
+    }
+    Ok(definition)
 }
 
 #[cfg(test)]
@@ -417,7 +466,7 @@ mod tests {
         };
         let definition = Definition {
             title: "Ship it".into(),
-            deps: vec![id("a"), id("b")],
+            deps: Dep::all([id("a"), id("b")]),
             labels: vec!["gpu".into()],
             priority: -5,
             payload: Bytes::from_static(&[0, 255]),

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::BoardError;
+use super::dep::{Dep, Rule};
 use super::retry::Retry;
 use crate::clock::Timestamp;
 use crate::text::text_type;
@@ -26,6 +27,8 @@ pub mod limits {
     pub const OUTCOME_BYTES: usize = 512;
     /// The most dependencies of one task, so that every change of the graph stays one transaction.
     pub const DEPENDENCIES: usize = 1_024;
+    /// The most dependencies of one task that have another rule than to be done: a claim pins those that failed or were cancelled.
+    pub const RULED_DEPENDENCIES: usize = 40;
     /// The most labels of one task.
     pub const LABELS: usize = 64;
     /// The longest label, in bytes.
@@ -113,6 +116,8 @@ pub enum State {
     Failed,
     /// An operator has cancelled it. It can be reopened.
     Cancelled,
+    /// It can never begin, for a dependency has ended otherwise than its rule wants. For ever.
+    Skipped,
     /// A state that this version of coord does not know. Never claimable.
     Unknown(u8),
 }
@@ -121,7 +126,7 @@ impl State {
     /// Whether nothing more happens to the task by itself.
     #[must_use]
     pub fn is_terminal(self) -> bool {
-        matches!(self, State::Done | State::Failed | State::Cancelled)
+        matches!(self, State::Done | State::Failed | State::Cancelled | State::Skipped)
     }
 
     /// The state as one lower-case word.
@@ -133,6 +138,7 @@ impl State {
             State::Done => "done",
             State::Failed => "failed",
             State::Cancelled => "cancelled",
+            State::Skipped => "skipped",
             State::Unknown(_) => "unknown",
         }
     }
@@ -255,8 +261,8 @@ pub struct Task {
     pub id: TaskId,
     /// What people read.
     pub title: String,
-    /// The tasks that must be done before it can be claimed.
-    pub deps: Vec<TaskId>,
+    /// The tasks that must be done, or come to what the rule says, before it can be claimed.
+    pub deps: Vec<Dep>,
     /// Its state.
     pub state: State,
     /// Who holds it, if claimed.
@@ -312,6 +318,12 @@ impl Task {
             retry: None,
         }
     }
+
+    /// Whether it depends on this one, by whatever rule.
+    #[must_use]
+    pub fn depends_on(&self, id: &TaskId) -> bool {
+        self.deps.iter().any(|dep| dep.id == *id)
+    }
 }
 
 /// The definition of a task to be added.
@@ -331,8 +343,8 @@ pub struct TaskSpec {
     pub id: TaskId,
     /// As [`Task::title`]; at most 4,096 bytes.
     pub title: String,
-    /// As [`Task::deps`]; at most 1,024.
-    pub deps: Vec<TaskId>,
+    /// As [`Task::deps`]; at most 1,024, of which at most 40 have another rule than [`Rule::Done`].
+    pub deps: Vec<Dep>,
     /// As [`Task::labels`]; at most 64 of at most 200 bytes.
     pub labels: Vec<String>,
     /// As [`Task::priority`].
@@ -371,15 +383,15 @@ impl TaskSpec {
 
     /// With one more dependency.
     #[must_use]
-    pub fn dep(mut self, dep: TaskId) -> Self {
-        self.deps.push(dep);
+    pub fn dep(mut self, dep: impl Into<Dep>) -> Self {
+        self.deps.push(dep.into());
         self
     }
 
     /// With these dependencies more.
     #[must_use]
-    pub fn deps(mut self, deps: impl IntoIterator<Item = TaskId>) -> Self {
-        self.deps.extend(deps);
+    pub fn deps(mut self, deps: impl IntoIterator<Item = impl Into<Dep>>) -> Self {
+        self.deps.extend(deps.into_iter().map(Into::into));
         self
     }
 
@@ -448,7 +460,7 @@ impl TaskSpec {
 }
 
 /// Checks the dependencies of a task as far as that goes without the board.
-pub(crate) fn validate_deps(id: &TaskId, deps: &[TaskId]) -> Result<(), BoardError> {
+pub(crate) fn validate_deps(id: &TaskId, deps: &[Dep]) -> Result<(), BoardError> {
     if deps.len() > limits::DEPENDENCIES {
         return Err(BoardError::TooLarge {
             what: "the number of dependencies",
@@ -456,8 +468,16 @@ pub(crate) fn validate_deps(id: &TaskId, deps: &[TaskId]) -> Result<(), BoardErr
             limit: limits::DEPENDENCIES,
         });
     }
+    let ruled = deps.iter().filter(|dep| dep.rule != Rule::Done).count();
+    if ruled > limits::RULED_DEPENDENCIES {
+        return Err(BoardError::TooLarge {
+            what: "the number of dependencies that need not be done",
+            size: ruled,
+            limit: limits::RULED_DEPENDENCIES,
+        });
+    }
     let mut seen = BTreeSet::new();
-    for dep in deps {
+    for Dep { id: dep, .. } in deps {
         dep.validate()?;
         if dep == id {
             return Err(BoardError::Cycle { path: vec![id.clone(), id.clone()] });

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
 use super::claim::{taken, unknown_state};
 use super::cost::{WATCHED, pieces};
+use super::dep::Dep;
 use super::plan::{Added, Plan, PlanReport, dependency_order};
 use super::ready::{self, Scan, marker, todo_key, watch_key};
 use super::record::{
@@ -56,11 +57,11 @@ impl<'a> Adding<'a> {
         existing: &BTreeSet<&TaskId>,
     ) -> Option<(&'t TaskId, Option<Version>)> {
         task.deps.iter().find_map(|dep| {
-            if in_piece.contains(dep) && !existing.contains(dep) {
-                return Some((dep, None));
+            if in_piece.contains(&dep.id) && !existing.contains(&dep.id) {
+                return Some((&dep.id, None));
             }
             match ready::scan(view, std::slice::from_ref(dep)) {
-                Scan::Waits(_, _, version) => Some((dep, Some(version))),
+                Scan::Waits(_, _, version) => Some((&dep.id, Some(version))),
                 Scan::Done | Scan::Unread(_) => None,
             }
         })
@@ -88,7 +89,10 @@ impl Judge for Adding<'_> {
     type Error = BoardError;
 
     fn keys(&self) -> Vec<Key> {
-        let ids = self.tasks.iter().flat_map(|task| std::iter::once(&task.id).chain(&task.deps));
+        let ids = self
+            .tasks
+            .iter()
+            .flat_map(|task| std::iter::once(&task.id).chain(task.deps.iter().map(|dep| &dep.id)));
         std::iter::once(topology_key()).chain(ids.map(head_key)).collect()
     }
 
@@ -105,7 +109,7 @@ impl Judge for Adding<'_> {
                 continue;
             }
             answer.push(Added::New);
-            for dep in &task.deps {
+            for Dep { id: dep, .. } in &task.deps {
                 if !in_piece.contains(dep) && read_head(dep, view.entry(&head_key(dep))?)?.is_none() {
                     return Err(BoardError::UnknownDep { id: dep.clone() });
                 }
@@ -237,12 +241,12 @@ impl Judge for Removing<'_> {
             Mutation::delete(definition_key(self.id)),
             Mutation::put(topology_key(), encode_topology(&topology)),
         ];
-        mutations.extend(definition.deps.iter().map(|dep| Mutation::delete(edge_key(dep, self.id))));
+        mutations.extend(definition.deps.iter().map(|dep| Mutation::delete(edge_key(&dep.id, self.id))));
         let mut index = ready::Change::default();
         ready::leave_line(&mut index, self.id, &head, &definition);
         index.delete(ready::ready_key(definition.priority, head.order, self.id));
         index.delete(todo_key(self.id));
-        definition.deps.iter().for_each(|dep| index.delete(watch_key(dep, self.id)));
+        definition.deps.iter().for_each(|dep| index.delete(watch_key(&dep.id, self.id)));
         let (asserts, mutations) =
             index.into_parts([assert, Assert::version(key, entry.version())], mutations);
         Ok(Step::Commit(commit(asserts, mutations)?, ()))
@@ -270,7 +274,7 @@ impl Judge for Removing<'_> {
 /// Replaces the dependencies of one task.
 struct Reconnecting<'a> {
     id: &'a TaskId,
-    deps: &'a [TaskId],
+    deps: &'a [Dep],
     expected_seq: Option<u64>,
     operation: OperationId,
     edges: Edges,
@@ -307,7 +311,7 @@ impl Reconnecting<'_> {
     ///
     /// A watch on a task that is not done is on the first such one. That it still is not done is asserted, so the watch has not moved
     /// on. Watches on done tasks are put no more, so those that are seen are all there are.
-    fn leave_watches(&self, view: &View<'_>, deps: &[TaskId], index: &mut ready::Change) -> Vec<Key> {
+    fn leave_watches(&self, view: &View<'_>, deps: &[Dep], index: &mut ready::Change) -> Vec<Key> {
         let passed = match ready::scan(view, deps) {
             Scan::Unread(keys) => return keys,
             Scan::Done => deps,
@@ -317,7 +321,7 @@ impl Reconnecting<'_> {
                 &deps[..n]
             }
         };
-        let watches: Vec<Key> = passed.iter().map(|dep| watch_key(dep, self.id)).collect();
+        let watches: Vec<Key> = passed.iter().map(|dep| watch_key(&dep.id, self.id)).collect();
         let unread = view.lacks(&watches);
         for watch in watches {
             if view.snapshot.get(&watch).is_some_and(|entry| entry.is_present()) {
@@ -337,8 +341,8 @@ impl Reconnecting<'_> {
             deps_of.entry(dependency.clone()).or_default();
             deps_of.entry(dependent).or_default().push(dependency);
         }
-        deps_of.insert(self.id.clone(), self.deps.to_vec());
-        for dep in self.deps {
+        deps_of.insert(self.id.clone(), self.deps.iter().map(|dep| dep.id.clone()).collect());
+        for Dep { id: dep, .. } in self.deps {
             deps_of.entry(dep.clone()).or_default();
         }
         let ids: Vec<&TaskId> = deps_of.keys().collect();
@@ -358,7 +362,7 @@ impl Judge for Reconnecting<'_> {
     fn keys(&self) -> Vec<Key> {
         [topology_key(), head_key(self.id), definition_key(self.id)]
             .into_iter()
-            .chain(self.deps.iter().map(head_key))
+            .chain(self.deps.iter().map(|dep| head_key(&dep.id)))
             .collect()
     }
 
@@ -396,7 +400,7 @@ impl Judge for Reconnecting<'_> {
         if self.expected_seq.is_some_and(|expected| expected != head.seq) {
             return Err(BoardError::SeqMismatch { current_seq: head.seq });
         }
-        for dep in self.deps {
+        for Dep { id: dep, .. } in self.deps {
             if read_head(dep, view.entry(&head_key(dep))?)?.is_none() {
                 return Err(BoardError::UnknownDep { id: dep.clone() });
             }
@@ -412,8 +416,10 @@ impl Judge for Reconnecting<'_> {
         }
         self.check_cycle()?;
         ready::leave_line(&mut index, self.id, &head, &definition);
-        let (before, after): (BTreeSet<&TaskId>, BTreeSet<&TaskId>) =
-            (definition.deps.iter().collect(), self.deps.iter().collect());
+        let (before, after): (BTreeSet<&TaskId>, BTreeSet<&TaskId>) = (
+            definition.deps.iter().map(|dep| &dep.id).collect(),
+            self.deps.iter().map(|dep| &dep.id).collect(),
+        );
         let mut mutations: Vec<Mutation> =
             before.difference(&after).map(|dep| Mutation::delete(edge_key(dep, self.id))).collect();
         mutations.extend(after.difference(&before).map(|dep| edge_put(dep, self.id)));
@@ -488,7 +494,7 @@ impl<B: Backend> BoardAdapter<B> {
     async fn check_plan(&self, tasks: &[TaskSpec]) -> Result<(), BoardError> {
         let planned: BTreeSet<&TaskId> = tasks.iter().map(|task| &task.id).collect();
         let specs: BTreeMap<&TaskId, &TaskSpec> = tasks.iter().map(|task| (&task.id, task)).collect();
-        let deps = tasks.iter().flat_map(|task| &task.deps);
+        let deps = tasks.iter().flat_map(|task| task.deps.iter().map(|dep| &dep.id));
         let ids: Vec<&TaskId> =
             planned.iter().copied().chain(deps).collect::<BTreeSet<_>>().into_iter().collect();
         // A head has less than 1.5 KiB, so this many fit one snapshot.
@@ -521,7 +527,7 @@ impl<B: Backend> BoardAdapter<B> {
     pub(super) async fn reconnect_task(
         &self,
         id: &TaskId,
-        deps: &[TaskId],
+        deps: &[Dep],
         expected_seq: Option<u64>,
     ) -> Result<(), BoardError> {
         id.validate()?;

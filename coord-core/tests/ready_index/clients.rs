@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use coord_core::Token;
 use coord_core::board::{
-    Board as _, BoardAdapter, ClaimRequest, ExtendedBoard as _, Filter, Outcome, Plan, Retry, TaskId,
+    Board as _, BoardAdapter, ClaimRequest, Dep, ExtendedBoard as _, Filter, Outcome, Plan, Retry, TaskId,
     TaskSpec,
 };
 use rand::RngExt as _;
@@ -103,7 +103,7 @@ impl Client {
             8..10 => Box::pin(async move { drop(board.remove(&task).await) }),
             10..13 => {
                 let deps = some_deps(rng, self.tasks, &task);
-                Box::pin(async move { drop(board.set_deps(&task, &deps, None).await) })
+                Box::pin(async move { drop(board.set_deps(&task, &Dep::all(deps), None).await) })
             }
             13..17 => {
                 let request =

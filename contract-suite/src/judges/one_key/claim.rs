@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use coord_core::board::{AgentId, BoardError, Claim, ClaimRequest, Filter, Outcome, State, TaskId, Verb};
+use coord_core::board::{
+    AgentId, BoardError, Claim, ClaimRequest, Dep, Filter, Outcome, State, TaskId, Verb,
+};
 use coord_core::{Timestamp, Token};
 
 use super::record::{Answer, Record, Whole};
@@ -41,7 +43,7 @@ pub(super) struct Claimer {
     pub(super) request: ClaimRequest,
     pub(super) token: Token,
     /// The dependencies that the first judgement saw.
-    pub(super) first_deps: Option<Vec<TaskId>>,
+    pub(super) first_deps: Option<Vec<Dep>>,
 }
 
 impl OneKeyBoard {
@@ -256,9 +258,9 @@ impl OneKeyBoard {
         }
     }
 
-    fn judge_deps(&self, whole: &Whole, deps: &[TaskId], now: Timestamp) -> Result<(), BoardError> {
+    fn judge_deps(&self, whole: &Whole, deps: &[Dep], now: Timestamp) -> Result<(), BoardError> {
         let (mut pending, mut failed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-        for dep in deps {
+        for Dep { id: dep, .. } in deps {
             let Some(task) = whole.tasks.get(dep) else {
                 missing.push(dep.clone());
                 continue;

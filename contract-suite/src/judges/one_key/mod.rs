@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coord_core::board::{
-    Added, AgentId, Awaited, Board, BoardError, Claim, ClaimRequest, ExtendedBoard, Filter, Lease, Outcome,
-    Plan, PlanReport, Problem, RepairReport, Standing, Task, TaskId, TaskSpec, Verb,
+    Added, AgentId, Awaited, Board, BoardError, Claim, ClaimRequest, Dep, ExtendedBoard, Filter, Lease,
+    Outcome, Plan, PlanReport, Problem, RepairReport, Standing, Task, TaskId, TaskSpec, Verb,
 };
 use coord_core::{Backend, Bytes, Clock, OperationId, Timestamp, Token, Txn, TxnOutcome, Version, limits};
 
@@ -373,12 +373,7 @@ impl ExtendedBoard for OneKeyBoard {
         self.remove_task(id).await
     }
 
-    async fn set_deps(
-        &self,
-        id: &TaskId,
-        deps: &[TaskId],
-        expected_seq: Option<u64>,
-    ) -> Result<(), BoardError> {
+    async fn set_deps(&self, id: &TaskId, deps: &[Dep], expected_seq: Option<u64>) -> Result<(), BoardError> {
         self.replace_deps(id, deps, expected_seq).await
     }
 

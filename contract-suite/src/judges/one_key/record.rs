@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coord_core::board::{
-    Added, AgentId, Claim, Lease, LeaseInfo, Outcome, PlanReport, Retry, State, Task, TaskId, TaskSpec,
+    Added, AgentId, Claim, Dep, Lease, LeaseInfo, Outcome, PlanReport, Retry, State, Task, TaskId, TaskSpec,
 };
 use coord_core::{Bytes, OperationId, RequestId, Timestamp, Token};
 use serde::{Deserialize, Serialize};
@@ -144,10 +144,10 @@ pub(super) struct Record {
     #[serde(rename = "t", default, skip_serializing_if = "is_default")]
     pub(super) title: String,
     #[serde(rename = "d", default, skip_serializing_if = "is_default")]
-    pub(super) deps: Vec<TaskId>,
+    pub(super) deps: Vec<Dep>,
     /// The dependencies of the definition that was added, if they have been replaced.
     #[serde(rename = "c", default, skip_serializing_if = "is_default")]
-    pub(super) created_deps: Option<Vec<TaskId>>,
+    pub(super) created_deps: Option<Vec<Dep>>,
     #[serde(rename = "b", default, skip_serializing_if = "is_default")]
     pub(super) labels: Vec<String>,
     #[serde(rename = "p", default, skip_serializing_if = "is_default")]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coord_core::Timestamp;
-use coord_core::board::{BoardError, Plan, PlanReport, State, Task, TaskId, TaskSpec, Verb, limits};
+use coord_core::board::{BoardError, Dep, Plan, PlanReport, State, Task, TaskId, TaskSpec, Verb, limits};
 
 use super::record::{Answer, Record, Whole};
 use super::{Call, Judged, OneKeyBoard, WrongJudge};
@@ -22,7 +22,8 @@ fn path(whole: &Whole, from: &TaskId, to: &TaskId) -> Option<Vec<TaskId>> {
             path.reverse();
             return Some(path);
         }
-        for dep in whole.tasks.get(&id).map(|record| record.deps.clone()).unwrap_or_default() {
+        for Dep { id: dep, .. } in whole.tasks.get(&id).map(|record| record.deps.clone()).unwrap_or_default()
+        {
             if !came_from.contains_key(&dep) {
                 came_from.insert(dep.clone(), Some(id.clone()));
                 open.push(dep);
@@ -88,7 +89,7 @@ impl OneKeyBoard {
             check_spec(spec, self.is(WrongJudge::AnyNumberOfDeps))?;
             spec.id = self.ident(&spec.id)?;
             for dep in &mut spec.deps {
-                *dep = self.ident(dep)?;
+                dep.id = self.ident(&dep.id)?;
             }
         }
         self.run(call, |whole, time| {
@@ -115,11 +116,11 @@ impl OneKeyBoard {
                     existed += 1;
                     continue;
                 }
-                let unknown = spec.deps.iter().find(|dep| !whole.tasks.contains_key(*dep));
+                let unknown = spec.deps.iter().find(|dep| !whole.tasks.contains_key(&dep.id));
                 if let (Some(dep), false) =
                     (unknown, self.is(WrongJudge::UnknownDepAccepted) || self.is(WrongJudge::PlanByName))
                 {
-                    return Err(BoardError::UnknownDep { id: dep.clone() });
+                    return Err(BoardError::UnknownDep { id: dep.id.clone() });
                 }
                 let fence = match self.wrong {
                     Some(WrongJudge::FenceForgotten) => 0,
@@ -156,7 +157,7 @@ impl OneKeyBoard {
                 }
             }
             let dependent = whole.tasks.iter().find(|(_, other)| {
-                other.deps.contains(&id)
+                other.deps.iter().any(|dep| dep.id == id)
                     && match self.wrong {
                         Some(WrongJudge::FinishedDependents) => !other.state.is_terminal(),
                         Some(WrongJudge::RemoveDangles) => other.state != State::Open,
@@ -180,7 +181,7 @@ impl OneKeyBoard {
     pub(super) async fn replace_deps(
         &self,
         id: &TaskId,
-        deps: &[TaskId],
+        deps: &[Dep],
         expected_seq: Option<u64>,
     ) -> Result<(), BoardError> {
         let id = self.ident(id)?;
@@ -188,7 +189,7 @@ impl OneKeyBoard {
         check_spec(&TaskSpec::new(id.clone()).deps(deps.iter().cloned()), any_number)?;
         let mut replaced = Vec::with_capacity(deps.len());
         for dep in deps {
-            replaced.push(self.ident(dep)?);
+            replaced.push(Dep::on(self.ident(&dep.id)?, dep.rule));
         }
         self.run(Call::new(Verb::SetDeps, &id, None), |whole, time| {
             let Some(task) = whole.tasks.get(&id) else {
@@ -210,12 +211,12 @@ impl OneKeyBoard {
             {
                 return Err(BoardError::SeqMismatch { current_seq: task.seq });
             }
-            for dep in &replaced {
+            for Dep { id: dep, .. } in &replaced {
                 if !whole.tasks.contains_key(dep) && !self.is(WrongJudge::UnknownDepAccepted) {
                     return Err(BoardError::UnknownDep { id: dep.clone() });
                 }
             }
-            for dep in &replaced {
+            for Dep { id: dep, .. } in &replaced {
                 let Some(back) = path(whole, dep, &id) else { continue };
                 if self.is(WrongJudge::CycleAccepted) {
                     continue;

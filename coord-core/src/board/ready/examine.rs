@@ -100,7 +100,7 @@ impl Replacing {
         let definition = read_definition(id, view.entry(&definition_key(id))?)?;
         let place = match &item.entry {
             Entry::Watch { dependency, .. } => {
-                let Some(at) = definition.deps.iter().position(|dep| dep == dependency) else {
+                let Some(at) = definition.deps.iter().position(|dep| dep.id == *dependency) else {
                     return Ok(Judged::Change(change));
                 };
                 // What was done when its watches were listed may have begun another life. While a task depends on it, it cannot go,

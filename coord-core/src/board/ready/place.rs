@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::super::BoardError;
+use super::super::dep::Dep;
 use super::super::record::{Definition, Head, definition_key, head_key, read_definition, read_head};
 use super::super::task::{State, TaskId};
 use super::entry::{Place, due_key, due_time, marker, place, ready_key, todo_key, watch_key};
@@ -95,12 +96,15 @@ pub(crate) enum Scan<'d> {
 
 /// Looks for the first dependency that is not done. They are read in growing pieces, for mostly the first ones tell. One that cannot be
 /// read, or that is missing, is not done.
-pub(crate) fn scan<'d>(view: &View<'_>, deps: &'d [TaskId]) -> Scan<'d> {
+pub(crate) fn scan<'d>(view: &View<'_>, deps: &'d [Dep]) -> Scan<'d> {
     const FIRST_PIECE: usize = 16;
     for (n, dep) in deps.iter().enumerate() {
+        let dep = &dep.id;
         let key = head_key(dep);
         let Some(entry) = view.snapshot.get(&key) else {
-            return Scan::Unread(deps[n..].iter().take(n.max(FIRST_PIECE)).map(head_key).collect());
+            return Scan::Unread(
+                deps[n..].iter().take(n.max(FIRST_PIECE)).map(|dep| head_key(&dep.id)).collect(),
+            );
         };
         if !matches!(read_head(dep, entry), Ok(Some(head)) if head.state() == State::Done) {
             return Scan::Waits(n, dep, entry.version());
@@ -152,7 +156,7 @@ pub(crate) fn moved(
         leave_line(&mut change, id, before, &definition);
         if before.state() == State::Open {
             // Which of them has the watch, only their heads would tell.
-            definition.deps.iter().for_each(|dep| change.delete(watch_key(dep, id)));
+            definition.deps.iter().for_each(|dep| change.delete(watch_key(&dep.id, id)));
         }
         let was_claimed = before.state() == State::Claimed;
         let waits_for = if after.state() != State::Open || was_claimed {

@@ -188,7 +188,7 @@ impl<B: Backend> BoardAdapter<B> {
                 let definition = read_definition(id, view.entry(&definition_key(id))?)?;
                 keys.extend(possible(id, &head, &definition));
                 // Where a watch is allowed, the first dependency that is not done tells.
-                for dep in &definition.deps {
+                for dep in definition.deps.iter().map(|dep| &dep.id) {
                     keys.extend([head_key(dep), todo_key(dep)]);
                 }
                 seen.push((id, head, definition));
@@ -215,7 +215,7 @@ impl<B: Backend> BoardAdapter<B> {
 fn possible(id: &TaskId, head: &Head, definition: &Definition) -> Vec<Key> {
     let mut keys = vec![ready_key(definition.priority, head.order, id), todo_key(id)];
     keys.extend(due_time(head).map(|time| due_key(time, id)));
-    keys.extend(definition.deps.iter().map(|dep| watch_key(dep, id)));
+    keys.extend(definition.deps.iter().map(|dep| watch_key(&dep.id, id)));
     keys
 }
 
