@@ -20,7 +20,7 @@ tries to write is refused.";
 const EXAMPLES: &str = "\
 A plan:
   [plan]                # optional: name, and defaults of
-  name = \"demo\"         # priority, labels, timeout, env, cwd
+  name = \"demo\"         # priority, labels, timeout, env, cwd, retry
 
   [[task]]
   id = \"build\"
@@ -37,6 +37,11 @@ A plan:
   timeout = \"10m\"
   env = { RUST_LOG = \"debug\" }
   cwd = \"sub/folder\"    # relative to where coord was started
+  retry = 3             # attempts in all, with a rest in between; or
+                        # { attempts = 3, backoff = \"10s\",
+                        # max_backoff = \"5m\" }: up to so long after the
+                        # first failure, doubled each time, at most so long
+  not_before = 2026-12-01T03:00:00Z  # in UTC
   effect = { key = \"charge-7\", resource = \"card\" }
                         # at most once for this key, also by other plans;
                         # also uncertain_exit = [7], abandon_exit = [3]; as

@@ -77,6 +77,9 @@ pub(crate) fn differences(wanted: &TaskSpec, found: &Task) -> Vec<&'static str> 
     if wanted.labels != found.labels {
         fields.push("labels");
     }
+    if wanted.retry != found.retry {
+        fields.push("retry");
+    }
     if wanted.payload != found.payload {
         match (Definition::from_payload(&wanted.payload), Definition::from_payload(&found.payload)) {
             (Ok(wanted), Ok(found)) => {

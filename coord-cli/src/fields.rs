@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
-use coord_core::board::{Dep, Rule, TaskId, limits};
+use coord_core::Timestamp;
+use coord_core::board::{Dep, Retry, Rule, TaskId, limits};
 use coord_core::effects::{ActionKey, EffectError, ResourceId};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -17,6 +19,9 @@ const VARIABLE_BYTES: usize = 120 * 1_024;
 const PATH_BYTES: usize = 4_096;
 /// The longest timeout: ten years, which any clock can add.
 const TIMEOUT_SECONDS: u64 = 10 * 366 * 24 * 3_600;
+
+/// How a retry is written.
+const RETRY_HELP: &str = "write it as 3, or as { attempts = 3, backoff = \"10s\", max_backoff = \"5m\" }; attempts counts the first one too";
 
 /// The fields of one table.
 #[derive(Debug)]
@@ -207,6 +212,95 @@ impl<'p, 'a, 't> Fields<'p, 'a, 't> {
             Ok(duration) => return u64::try_from(duration.as_millis()).ok(),
         };
         self.problem(value.span(), "timeout", message, help());
+        None
+    }
+
+    /// A time.
+    pub(crate) fn time(&mut self, field: &str) -> Option<Timestamp> {
+        let value = self.get(field)?;
+        let text = match value.get_ref() {
+            DeValue::String(text) => text.to_string(),
+            DeValue::Datetime(time) => time.to_string(),
+            _ => {
+                self.wrong_type(value, field, "a time");
+                return None;
+            }
+        };
+        let since_epoch = humantime::parse_rfc3339_weak(&text)
+            .ok()
+            .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+        let time = since_epoch.and_then(|since| Timestamp::EPOCH.checked_add(since));
+        if time.is_none() {
+            let help = Some("write it as \"2026-12-01T03:00:00Z\", in UTC".into());
+            self.problem(value.span(), field, "is no time", help);
+        }
+        time
+    }
+
+    /// `retry`: how many attempts, or a table that says also how long a task rests in between.
+    pub(crate) fn retry(&mut self) -> Option<Retry> {
+        let value = self.get("retry")?;
+        if value.get_ref().is_integer() {
+            let attempts = self.attempts("retry")?;
+            return Some(Retry::new(attempts));
+        }
+        let Some(table) = value.get_ref().as_table() else {
+            let found = value.get_ref().type_str();
+            let help = Some(RETRY_HELP.to_owned());
+            let message = format!("must be a number of attempts or a table, not {found}");
+            self.problem(value.span(), "retry", message, help);
+            return None;
+        };
+        let owner = format!("{}: retry", self.owner);
+        let mut fields = Fields::new(self.problems, table, value.span(), &owner);
+        fields.only(&["attempts", "backoff", "max_backoff"]);
+        if fields.get("attempts").is_none() {
+            fields.problem(value.span(), "attempts", "is missing", Some(RETRY_HELP.into()));
+        }
+        let attempts = fields.attempts("attempts");
+        let (first, longest) = (fields.rest("backoff"), fields.rest("max_backoff"));
+        let plain = Retry::new(attempts?);
+        let first = first.unwrap_or(plain.backoff);
+        // Whoever only asks for a long first rest means it.
+        let longest = longest.unwrap_or(plain.max_backoff.max(first));
+        if longest < first {
+            let message = "is shorter than `backoff`, the longest rest after the first failure";
+            fields.problem(value.span(), "max_backoff", message, None);
+            return None;
+        }
+        Some(plain.backoff(first, longest))
+    }
+
+    fn attempts(&mut self, field: &str) -> Option<u32> {
+        let value = self.get(field)?;
+        let Some(integer) = value.get_ref().as_integer() else {
+            self.wrong_type(value, field, "an integer");
+            return None;
+        };
+        let attempts = u32::from_str_radix(integer.as_str(), integer.radix()).ok().filter(|n| *n > 0);
+        if attempts.is_none() {
+            let message = format!("must be between 1 and {}: it counts the first attempt too", u32::MAX);
+            self.problem(value.span(), field, message, None);
+        }
+        attempts
+    }
+
+    fn rest(&mut self, field: &str) -> Option<Duration> {
+        let value = self.get(field)?;
+        let help = || Some("write it as \"500ms\", \"30s\" or \"5m\"".to_owned());
+        let Some(text) = value.get_ref().as_str() else {
+            let found = value.get_ref().type_str();
+            self.problem(value.span(), field, format!("must be a string, not {found}"), help());
+            return None;
+        };
+        let message = match humantime::parse_duration(text) {
+            Err(error) => format!("is no duration: {error}"),
+            Ok(rest) => match Retry::new(1).backoff(rest, rest).validate() {
+                Err(_) => "is longer than a year".into(),
+                Ok(()) => return Some(rest),
+            },
+        };
+        self.problem(value.span(), field, message, help());
         None
     }
 

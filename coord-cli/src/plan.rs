@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use coord_core::Namespace;
-use coord_core::board::{BoardError, Dep, Plan, TaskId, TaskSpec, limits};
+use coord_core::board::{BoardError, Dep, Plan, Retry, TaskId, TaskSpec, limits};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -22,9 +22,21 @@ pub(crate) const FILE_BYTES: usize = 16 * 1_024 * 1_024;
 /// The longest command: systems limit one argument to 128 KiB.
 pub(crate) const RUN_BYTES: usize = 120 * 1_024;
 
-const PLAN_FIELDS: &[&str] = &["name", "priority", "labels", "timeout", "env", "cwd"];
-const TASK_FIELDS: &[&str] =
-    &["id", "title", "run", "deps", "priority", "labels", "timeout", "env", "cwd", "effect"];
+const PLAN_FIELDS: &[&str] = &["name", "priority", "labels", "timeout", "env", "cwd", "retry"];
+const TASK_FIELDS: &[&str] = &[
+    "id",
+    "title",
+    "run",
+    "deps",
+    "priority",
+    "labels",
+    "timeout",
+    "env",
+    "cwd",
+    "effect",
+    "retry",
+    "not_before",
+];
 
 /// A plan that has been read and found to be right.
 #[derive(Debug)]
@@ -66,6 +78,7 @@ struct Defaults {
     priority: i32,
     labels: Vec<String>,
     timeout_ms: Option<u64>,
+    retry: Option<Retry>,
     env: BTreeMap<String, String>,
     cwd: Option<String>,
 }
@@ -143,6 +156,7 @@ fn plan_table(problems: &mut Problems<'_>, value: &Spanned<DeValue<'_>>) -> (Opt
         priority: fields.priority().unwrap_or(0),
         labels: fields.labels().unwrap_or_default(),
         timeout_ms: fields.timeout(),
+        retry: fields.retry(),
         env: fields.env(),
         cwd: fields.cwd(),
     };
@@ -215,6 +229,8 @@ fn task(problems: &mut Problems<'_>, value: &Spanned<DeValue<'_>>, defaults: &De
     let priority = fields.priority().unwrap_or(defaults.priority);
     let labels = fields.labels().unwrap_or_else(|| defaults.labels.clone());
     let timeout_ms = fields.timeout().or(defaults.timeout_ms);
+    let retry = fields.retry().or(defaults.retry);
+    let not_before = fields.time("not_before");
     let mut env = defaults.env.clone();
     env.extend(fields.env());
     let cwd = fields.cwd().or_else(|| defaults.cwd.clone());
@@ -232,6 +248,12 @@ fn task(problems: &mut Problems<'_>, value: &Spanned<DeValue<'_>>, defaults: &De
     let mut spec = TaskSpec::new(id).title(title.unwrap_or_default()).priority(priority).payload(payload);
     for label in labels {
         spec = spec.label(label);
+    }
+    if let Some(retry) = retry {
+        spec = spec.retry(retry);
+    }
+    if let Some(time) = not_before {
+        spec = spec.not_before(time);
     }
     let mut spans = Vec::with_capacity(deps.len());
     for (dep, span) in deps {
@@ -359,6 +381,7 @@ mod tests {
             timeout = "1m"
             labels = ["all"]
             env = { A = "1", B = "2" }
+            retry = 2
 
             [[task]]
             id = "test"
@@ -370,6 +393,8 @@ mod tests {
             timeout = "1h 30m"
             env.B = "3"
             cwd = "sub"
+            retry = { attempts = 5, backoff = "10m" }
+            not_before = 2026-12-01T03:00:00Z
             effect = { key = "test/7", resource = "rig", uncertain_exit = [7, 0x1c] }
 
             [[task]]
@@ -385,6 +410,10 @@ make
         assert_eq!((build.id.as_str(), test.id.as_str()), ("build", "test"));
         assert_eq!((test.title.as_str(), test.priority, test.labels.len()), ("Run the tests", 16, 0));
         assert_eq!((build.labels.as_slice(), build.priority), (&["all".to_owned()][..], -3));
+        let minutes = std::time::Duration::from_secs(600);
+        assert_eq!(test.retry, Some(Retry::new(5).backoff(minutes, minutes)));
+        assert_eq!(test.not_before.unwrap().to_string(), "2026-12-01T03:00:00.000000Z");
+        assert_eq!((build.retry, build.not_before), (Some(Retry::new(2)), None));
         let definition = Definition::from_payload(&test.payload).unwrap();
         assert_eq!(
             definition.env.clone().into_iter().collect::<Vec<_>>(),
@@ -422,6 +451,18 @@ effect = { key = '', resource = 7, uncertain_exit = [256], retry = true }
 
 [[task]]
 run = 'true'
+retry = { backoff = 'long', max_backoff = '2y', times = 3 }
+
+[[task]]
+id = 'r'
+run = 'true'
+retry = 0
+not_before = 'tomorrow'
+
+[[task]]
+id = 's'
+run = 'true'
+retry = { attempts = 2, backoff = '10s', max_backoff = '5s' }
 ";
         let found = problems(text);
         let expected = [
@@ -439,6 +480,13 @@ run = 'true'
             (17, "task \"build\": effect: uncertain_exit", "exit codes, 0 to 255"),
             (17, "task \"build\": effect: retry", "unknown field"),
             (19, "a task without id: id", "is missing"),
+            (21, "a task without id: retry: attempts", "is missing"),
+            (21, "a task without id: retry: backoff", "is no duration"),
+            (21, "a task without id: retry: max_backoff", "longer than a year"),
+            (21, "a task without id: retry: times", "unknown field"),
+            (26, "task \"r\": retry", "between 1 and"),
+            (27, "task \"r\": not_before", "is no time"),
+            (32, "task \"s\": retry: max_backoff", "is shorter than"),
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for ((line, field, message), (at, of, text)) in found.iter().zip(expected) {

@@ -118,6 +118,7 @@ impl Progress {
         }
         let what = match (how, ended) {
             (Settled::Done, Some(ended)) => format!("done      {task}  {}", seconds(ended.duration())),
+            (Settled::Again, Some(ended)) => format!("again     {task}  {ended}; tried again after a rest"),
             (Settled::Failed, Some(ended)) => format!("failed    {task}  {ended}"),
             (how, _) => format!("{how:<9} {task}"),
         };

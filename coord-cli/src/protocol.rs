@@ -41,6 +41,8 @@ pub(crate) enum Settled {
     Done,
     /// The task has failed.
     Failed,
+    /// The attempt has failed, and the task has more of them.
+    Again,
     /// The task was given back.
     Released,
     /// The lease was lost: whatever the command did, the board did not take it.
@@ -54,6 +56,7 @@ impl fmt::Display for Settled {
         f.write_str(match self {
             Settled::Done => "done",
             Settled::Failed => "failed",
+            Settled::Again => "again",
             Settled::Released => "released",
             Settled::Lost => "lease lost",
             Settled::Unknown => "store not told",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::board::{Plan, State, Task, TaskId};
-use coord_core::{Clock, SystemClock};
+use coord_core::{Clock, SystemClock, Timestamp};
 
 use crate::args::RunArgs;
 use crate::commands::add::{AddedPlan, add_plan};
@@ -79,6 +79,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<u8, Failure> {
         verdict,
         already,
         wall: clock.monotonic().saturating_sub(began),
+        now: clock.now(),
         workers,
         restarts,
         tail: args.tail,
@@ -221,6 +222,8 @@ struct Session<'a> {
     looked: Duration,
     cost: Duration,
     failing_since: Option<Duration>,
+    /// What was said last of tasks that rest.
+    resting_until: Option<Timestamp>,
     last_words: Option<String>,
 }
 
@@ -254,6 +257,7 @@ impl<'a> Session<'a> {
             looked: now,
             cost: Duration::ZERO,
             failing_since: None,
+            resting_until: None,
             last_words: None,
             board,
             clock,
@@ -312,6 +316,7 @@ impl<'a> Session<'a> {
             Ok(()) => {
                 self.failing_since = None;
                 self.progress.counts(&self.board.counts());
+                self.note_rest();
                 Ok(())
             }
             Err(failure) => {
@@ -323,6 +328,30 @@ impl<'a> Session<'a> {
                 self.pool.tell_all(Order::Stop).await;
                 Err(failure)
             }
+        }
+    }
+
+    /// Says once what the run waits for while all that could run rests.
+    fn note_rest(&mut self) {
+        let now = self.clock.now();
+        let tasks = self.board.plan_tasks();
+        let alive =
+            || tasks.iter().filter(|(_, standing)| matches!(standing, Standing::Running | Standing::Ready));
+        let rests: Option<Vec<(Timestamp, &Task)>> = alive()
+            .map(|(task, _)| {
+                let until = task.not_before.filter(|until| task.state == State::Open && *until > now)?;
+                Some((until, *task))
+            })
+            .collect();
+        // One of the tasks that does not rest is reason enough to say nothing.
+        let first = rests.as_ref().and_then(|rests| rests.iter().min_by_key(|(until, _)| *until));
+        let Some((until, task)) = first else { return };
+        if self.resting_until != Some(*until) {
+            let count = output::tasks(rests.as_ref().map_or(0, Vec::len));
+            let left =
+                humantime::format_duration(Duration::from_secs(until.saturating_since(now).as_secs() + 1));
+            self.progress.say(&format!("at rest: {count}; the next one is {}, within {left}", task.id));
+            self.resting_until = Some(*until);
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use coord_core::Timestamp;
 use coord_core::board::{Plan, State, Task, TaskId};
 use serde_json::{Value, json};
 
@@ -65,6 +66,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) already: bool,
     /// How long it took.
     pub(crate) wall: Duration,
+    /// When it ended.
+    pub(crate) now: Timestamp,
     /// How many workers there were.
     pub(crate) workers: usize,
     /// How many of them were started again.
@@ -122,6 +125,19 @@ impl Summary<'_> {
         text
     }
 
+    /// How many tasks had more than one attempt, of those that may have it.
+    fn retried(&self) -> usize {
+        self.tasks.iter().filter(|(task, _)| task.retry.is_some() && task.attempts > 1).count()
+    }
+
+    /// The open tasks that rest after a failure, or may not begin yet, and until when.
+    fn resting(&self) -> Vec<(&Task, Timestamp)> {
+        let rests = |(task, standing): &(&'_ Task, Standing)| {
+            (*standing == Standing::Ready).then_some(task.not_before?).filter(|until| *until > self.now)
+        };
+        self.tasks.iter().filter_map(|one| Some((one.0, rests(one)?))).collect()
+    }
+
     fn work(&self) -> Duration {
         self.tasks.iter().filter_map(|(task, _)| ended(task)).map(|ended| ended.duration()).sum()
     }
@@ -160,6 +176,8 @@ impl Summary<'_> {
                 "seconds": longest.as_secs_f64(), "tasks": chain.iter().map(|id| id.as_str()).collect::<Vec<_>>(),
             },
             "workers": self.workers,
+            "retried": self.retried(),
+            "resting": self.resting().iter().map(|(task, _)| task.id.as_str()).collect::<Vec<_>>(),
             "restarts": self.restarts,
             "counts": self.counts().to_json(),
             "tasks": tasks,
@@ -189,18 +207,29 @@ impl Summary<'_> {
         let workers = if self.workers == 1 { "1 worker".into() } else { format!("{} workers", self.workers) };
         let restarts =
             if self.restarts > 0 { format!(", {} started again", self.restarts) } else { String::new() };
+        let retried = match self.retried() {
+            0 => String::new(),
+            count => format!(", {} tried more than once", output::tasks(count)),
+        };
         let verdict = match self.verdict {
             Verdict::Interrupted => "stopped; ",
             Verdict::Done | Verdict::Failed => "",
         };
         lines.push(format!(
-            "board {}: {verdict}{counts} (of {total}{}) in {} ({} of work, {workers}{restarts}{})",
+            "board {}: {verdict}{counts} (of {total}{}) in {} ({} of work, {workers}{restarts}{retried}{})",
             self.board,
             clean(&self.failed_ids()),
             seconds(self.wall),
             seconds(self.work()),
             clean(&chain)
         ));
+        if let [(first, until), ..] = self.resting().as_slice() {
+            let count = output::tasks(self.resting().len());
+            lines.push(clean(&format!(
+                "at rest until they are tried: {count}, such as {} until {until}",
+                first.id
+            )));
+        }
         match self.verdict {
             Verdict::Done => {}
             Verdict::Interrupted => lines.push(format!("`{}` goes on", clean(&self.again))),

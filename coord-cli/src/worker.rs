@@ -179,22 +179,28 @@ struct Tally {
     claimed: u64,
     done: u64,
     failed: u64,
+    /// Attempts that failed, of tasks that have more of them.
+    again: u64,
     released: u64,
     lost: u64,
 }
 
 impl Tally {
     fn report(self, format: Format, opened: &OpenBoard, agent: &AgentId) {
-        let Tally { claimed, done, failed, released, lost } = self;
+        let Tally { claimed, done, failed, again, released, lost } = self;
         match format {
             Format::Json => output::json(&serde_json::json!({
                 "board": opened.name.as_str(), "worker": agent.as_str(), "claimed": claimed,
-                "done": done, "failed": failed, "released": released, "lost": lost,
+                "done": done, "failed": failed, "again": again, "released": released, "lost": lost,
             })),
-            Format::Text => output::line(&format!(
-                "worker {}: {claimed} claimed, {done} done, {failed} failed, {released} released, {lost} lost",
-                output::clean(agent.as_str())
-            )),
+            Format::Text => {
+                let again =
+                    if again > 0 { format!("{again} failed and tried again later, ") } else { String::new() };
+                output::line(&format!(
+                    "worker {}: {claimed} claimed, {done} done, {failed} failed, {again}{released} released, {lost} lost",
+                    output::clean(agent.as_str())
+                ));
+            }
         }
     }
 }
@@ -231,11 +237,13 @@ impl Voice {
                 Event::Claimed { task: task.id.to_string(), title: task.title.clone(), fence }
             }
             WorkerEvent::Settled { task, fence, how, .. } => {
+                let again = task.attempts_left().is_some_and(|left| left > 0);
                 let task = task.id.to_string();
                 let mut said = self.said();
                 let ended = said.endings.remove(&(task.clone(), fence));
                 let how = match how {
                     Settled::Completed => protocol::Settled::Done,
+                    Settled::Failed if again => protocol::Settled::Again,
                     Settled::Failed => protocol::Settled::Failed,
                     Settled::Released => protocol::Settled::Released,
                     Settled::Lost => protocol::Settled::Lost,
@@ -245,6 +253,7 @@ impl Voice {
                 *match how {
                     protocol::Settled::Done => &mut tally.done,
                     protocol::Settled::Failed => &mut tally.failed,
+                    protocol::Settled::Again => &mut tally.again,
                     protocol::Settled::Released => &mut tally.released,
                     protocol::Settled::Lost | protocol::Settled::Unknown => &mut tally.lost,
                 } += 1;

@@ -232,3 +232,82 @@ fn a_worker_by_itself_works_off_what_was_added() {
     let worked = folder.coord(["worker", "--until-done"]).expect(0);
     assert!(worked.out.contains("1 claimed, 1 done") && worked.err.contains("claimed b"), "{worked:?}");
 }
+
+#[test]
+fn a_task_with_attempts_left_is_tried_again_after_a_rest_and_the_run_waits_for_it() {
+    let folder = Folder::new();
+    folder.write(
+        "plan.toml",
+        "
+[plan]
+retry = { attempts = 3, backoff = '600ms' }
+[[task]]
+id = 'third'
+run = 'echo x >> tries; test $(wc -l < tries) = 3'
+[[task]]
+id = 'after'
+deps = ['third']
+run = 'true'
+[[task]]
+id = 'poison'
+retry = { attempts = 2, backoff = '1ms', max_backoff = '1ms' }
+run = 'echo x >> poison; exit 7'
+",
+    );
+    let run = folder.coord(["run", "plan.toml", "--workers", "2", "--format", "json"]).expect(1);
+    let document = run.json();
+    let of = |id: &str| {
+        document["tasks"].as_array().unwrap().iter().find(|task| task["id"] == id).unwrap().clone()
+    };
+    let (third, poison) = (of("third"), of("poison"));
+    assert_eq!((third["state"].as_str(), third["attempts"].as_u64()), (Some("done"), Some(3)), "{third}");
+    assert_eq!(
+        (third["attempts_left"].as_u64(), third["retry"]["backoff_ms"].as_u64()),
+        (Some(0), Some(600))
+    );
+    assert_eq!(of("after")["state"], "done");
+    assert_eq!(
+        (poison["state"].as_str(), poison["attempts"].as_u64()),
+        (Some("failed"), Some(2)),
+        "{poison}"
+    );
+    assert_eq!(folder.read("poison").lines().count(), 2);
+    assert_eq!(document["retried"], 2);
+    // It rested: at least 300 ms, and then 600.
+    assert!(document["seconds"].as_f64().unwrap() > 0.9, "{}", document["seconds"]);
+    assert!(run.err.contains("tried again after a rest"), "{}", run.err);
+    assert!(run.err.contains("at rest: 1 task; the next one is third"), "{}", run.err);
+    let shown = folder.coord(["show", "poison"]).expect(0);
+    assert!(shown.out.contains("attempts    2 of 2\n"), "{}", shown.out);
+
+    // A worker alone counts an attempt that has failed apart from a task that has.
+    folder.write("two.toml", "[[task]]\nid='t'\nretry={attempts=2, backoff='0s'}\nrun='mkdir twice'\n[[task]]\nid='u'\nretry={attempts=2, backoff='0s'}\nrun='test -e again || { touch again; exit 1; }'\n");
+    folder.coord(["add", "two.toml"]).expect(0);
+    let worked = folder
+        .coord(["worker", "--board", "two", "--until-done", "--concurrency", "2", "--format", "json"])
+        .expect(0)
+        .json();
+    assert_eq!(
+        (worked["done"].as_u64(), worked["again"].as_u64(), worked["failed"].as_u64()),
+        (Some(2), Some(1), Some(0))
+    );
+}
+
+#[test]
+fn a_worker_runs_as_many_tasks_at_a_time_as_it_is_told_to() {
+    let folder = Folder::new();
+    // Each of them waits for the others to begin.
+    let plan: String = (0..3)
+        .map(|n| format!("[[task]]\nid='t{n}'\nlabels=['all', 'n{n}']\ntimeout='20s'\nrun='touch b{n}; until test -e b0 -a -e b1 -a -e b2; do sleep 0.05; done'\n"))
+        .collect();
+    folder.write("plan.toml", plan + "[[task]]\nid='not'\nlabels=['all', 'no']\nrun='true'\n");
+    folder.coord(["add", "plan.toml"]).expect(0);
+    let args =
+        ["worker", "-j", "3", "--until-done", "--any-label", "all", "--no-label", "no", "--format", "json"];
+    let worked = folder.coord(args).expect(0).json();
+    assert_eq!((worked["claimed"].as_u64(), worked["done"].as_u64()), (Some(3), Some(3)));
+    assert_eq!(
+        folder.coord(["ls", "--state", "ready", "--format", "json"]).expect(0).json()["tasks"][0]["id"],
+        "not"
+    );
+}

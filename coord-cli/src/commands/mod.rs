@@ -49,6 +49,13 @@ pub(crate) fn task_json(task: &Task, standing: Standing) -> Value {
         "priority": task.priority,
         "labels": task.labels,
         "attempts": task.attempts,
+        "attempts_left": task.attempts_left(),
+        "not_before": task.not_before.map(|time| time.to_string()),
+        "retry": task.retry.map(|retry| json!({
+            "attempts": retry.attempts,
+            "backoff_ms": retry.backoff.as_millis(),
+            "max_backoff_ms": retry.max_backoff.as_millis(),
+        })),
         "outcome": task.outcome.as_ref().map(|outcome| outcome.as_str().to_owned()),
         "ended": ended,
         "definition": definition,

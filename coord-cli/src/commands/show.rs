@@ -59,6 +59,20 @@ pub(crate) async fn run(args: &ShowArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
+/// How often it was tried, and how often and when it is tried again.
+fn attempts(task: &Task) -> String {
+    let (Some(retry), Some(left)) = (task.retry, task.attempts_left()) else {
+        return task.attempts.to_string();
+    };
+    let rest = if left == 0 || task.state.is_terminal() {
+        String::new()
+    } else {
+        let [first, longest] = [retry.backoff, retry.max_backoff].map(humantime::format_duration);
+        format!("; {left} left, after rests of up to {first}, doubling to {longest}")
+    };
+    format!("{} of {}{rest}", task.attempts, retry.attempts)
+}
+
 fn facts(task: &Task, standing: Standing, waits: &[&str], dependents: &[&str]) -> String {
     let mut lines = Vec::new();
     let mut fact = |name: &str, value: String| {
@@ -82,7 +96,8 @@ fn facts(task: &Task, standing: Standing, waits: &[&str], dependents: &[&str]) -
     fact("dependents", dependents.join(", "));
     fact("labels", task.labels.join(", "));
     fact("priority", task.priority.to_string());
-    fact("attempts", task.attempts.to_string());
+    fact("attempts", attempts(task));
+    fact("not before", task.not_before.map(|time| time.to_string()).unwrap_or_default());
     fact("fence", task.fence.to_string());
     fact("seq", task.seq.to_string());
     fact("touched", task.touched.to_string());

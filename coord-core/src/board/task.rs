@@ -324,6 +324,12 @@ impl Task {
     pub fn depends_on(&self, id: &TaskId) -> bool {
         self.deps.iter().any(|dep| dep.id == *id)
     }
+
+    /// How many attempts are left, not counting one that is being made; `None` if the task is not tried again at all.
+    #[must_use]
+    pub fn attempts_left(&self) -> Option<u32> {
+        self.retry.map(|retry| retry.attempts.saturating_sub(self.attempts))
+    }
 }
 
 /// The definition of a task to be added.
