@@ -37,7 +37,11 @@ pub(crate) enum RecordKind {
     RetriedDefinition = 8,
     /// The definition of a task of which not all dependencies must be done.
     RuledDefinition = 9,
-    // 10 to 15 are the board's.
+    // 10 to 13 are the board's.
+    /// What has happened to a task.
+    History = 14,
+    /// How far a task is.
+    Progress = 15,
     /// The guard of a side-effect store.
     Floor = 16,
     /// The head of an action.

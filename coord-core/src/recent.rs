@@ -19,6 +19,11 @@ impl Recent {
         self.0.push(operation);
     }
 
+    /// Whether this is all that it remembers: nothing has happened since.
+    pub(crate) fn is_only(&self, operation: OperationId) -> bool {
+        self.0 == [operation]
+    }
+
     pub(crate) fn contains(&self, operation: OperationId) -> bool {
         self.0.contains(&operation)
     }

@@ -5,6 +5,7 @@ mod counters;
 mod dropped;
 mod edges;
 mod foreign;
+mod histories;
 mod holders;
 mod invariants;
 mod listing;
@@ -13,6 +14,7 @@ mod next;
 mod operators;
 mod plans;
 mod processes;
+mod progress;
 mod races;
 mod retries;
 mod scale;
@@ -33,6 +35,7 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
     dropped::CLAUSES,
     edges::CLAUSES,
     foreign::CLAUSES,
+    histories::CLAUSES,
     holders::CLAUSES,
     invariants::CLAUSES,
     listing::CLAUSES,
@@ -41,6 +44,7 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
     operators::CLAUSES,
     plans::CLAUSES,
     processes::CLAUSES,
+    progress::CLAUSES,
     races::CLAUSES,
     retries::CLAUSES,
     scale::CLAUSES,

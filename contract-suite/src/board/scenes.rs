@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::board::{
-    Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard, Filter, Plan, Task, TaskId, Verb,
+    Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard, Filter, History, Plan, Task, TaskId, Verb,
 };
 use coord_core::{Backend, ManualClock, Token};
 
@@ -360,6 +360,8 @@ pub(super) const SCENES: &[Scene] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ending {
     pub(super) tasks: Vec<Task>,
+    /// What has happened to each of them.
+    pub(super) histories: Vec<History>,
     /// What the rival was answered.
     pub(super) rival: Vec<String>,
     /// Whether the first holder's, the caller's and the rival's token still hold the task "t", and "open".
@@ -423,6 +425,10 @@ impl Play {
         rivals: Option<&Token>,
     ) -> Result<Ending, Verdict> {
         let tasks = self.b.list().await?;
+        let mut histories = Vec::with_capacity(tasks.len());
+        for task in &tasks {
+            histories.push(self.b.board.history(&task.id).await.at("reading a history")?);
+        }
         let mut holds = Vec::new();
         for task in ["t", "open"] {
             for token in [self.first.token.as_ref(), caller, rivals] {
@@ -437,7 +443,7 @@ impl Play {
                 }
             }
         }
-        Ok(Ending { tasks, rival, holds })
+        Ok(Ending { tasks, histories, rival, holds })
     }
 }
 

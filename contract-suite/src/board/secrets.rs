@@ -61,6 +61,11 @@ impl Secrets {
         self.are_not_in(&format!("the listing {when}"), &format!("{tasks:?} {json} {:?}", check(&tasks)))?;
         self.are_not_in(&format!("the board itself {when}"), &format!("{:?}", seat.board))?;
         for task in &tasks {
+            let told = seat.board.history(&task.id).await.at("reading a history")?;
+            self.are_not_in(
+                &format!("the history {when}"),
+                &format!("{told:?} {}", serde_json::to_string(&told)?),
+            )?;
             let got = seat.get(&task.id).await?;
             self.are_not_in(&format!("get {when}"), &format!("{got:?} {}", serde_json::to_string(&got)?))?;
         }

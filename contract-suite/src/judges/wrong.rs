@@ -305,4 +305,32 @@ wrong_judges! {
     RequestAfterRelease => "T36",
     /// The same request moves the end of the lease.
     RequestRenews => "T36",
+    /// A claim that takes over does not tell from whom.
+    TakeoverUntold => "T41",
+    /// A failure with attempts left is not told.
+    RetriesUntold => "T41",
+    /// Renewals are told, and push out what matters.
+    RenewalsTold => "T41",
+    /// What is answered again is told again.
+    RepeatToldTwice => "T41",
+    /// The history of a task grows for ever.
+    HistoryGrows => "T41",
+    /// The history of a removed task goes on with the next one of its name.
+    HistoryOutlivesTask => "T41",
+    /// The history of a task shows its tokens.
+    TokenInHistory => "T41",
+    /// Any token tells the progress of a claimed task.
+    ProgressByAnybody => "T42",
+    /// A holder whose lease is over still tells its progress.
+    ProgressTooLate => "T42",
+    /// The first progress of a claim stays.
+    ProgressKeepsFirst => "T42",
+    /// A claim begins with the progress of the last one.
+    ProgressOutlivesClaim => "T42",
+    /// Progress moves the seq.
+    ProgressIsChange => "T42",
+    /// Progress is told without an assert, and so an old word arrives late.
+    ProgressUnasserted => "T42",
+    /// Progress of any length is kept.
+    ProgressUnbounded => "T42",
 }

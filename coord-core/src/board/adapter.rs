@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::progress::{Progress, progress_key, read_progress};
 use super::record::{
     self, Definition, Head, Topology, definition_key, head_id, head_key, read_definition, read_head, shown,
     topology_key,
 };
-use super::task::{Task, TaskId, limits};
+use super::task::{State, Task, TaskId, limits};
 use super::{BoardError, Verb, ready};
 use crate::backend::Backend;
 use crate::cas::{self, Backoff, Bounds, Fate, Judge, Pending, View};
@@ -223,13 +224,21 @@ impl<B: Backend> BoardAdapter<B> {
         'again: loop {
             let Some(heads) = reading.heads(range).await? else { continue };
             let mut definitions: BTreeMap<TaskId, Result<Definition, BoardError>> = BTreeMap::new();
-            for page in
-                definition_pages(heads.iter().filter_map(|(id, head)| Some((id, head.as_ref().ok()?))))
-            {
-                let Some(snapshot) = reading.read(page.iter().map(definition_key)).await? else {
-                    continue 'again;
-                };
+            // Of claimed tasks only, so that a board of finished ones is listed as fast as ever.
+            let mut progress: BTreeMap<TaskId, Progress> = BTreeMap::new();
+            let readable = heads.iter().filter_map(|(id, head)| Some((id, head.as_ref().ok()?)));
+            let claimed: BTreeMap<&TaskId, &Head> =
+                readable.clone().filter(|(_, head)| head.state() == State::Claimed).collect();
+            for page in definition_pages(readable) {
+                let told = page.iter().filter(|id| claimed.contains_key(id)).map(progress_key);
+                let keys = page.iter().map(definition_key).chain(told);
+                let Some(snapshot) = reading.read(keys).await? else { continue 'again };
                 for id in page {
+                    if let Some(head) = claimed.get(&id)
+                        && let Some(told) = read_progress(snapshot.require(&progress_key(&id))?, head)
+                    {
+                        progress.insert(id.clone(), told);
+                    }
                     let definition = read_definition(&id, snapshot.require(&definition_key(&id))?);
                     definitions.insert(id, definition);
                 }
@@ -239,7 +248,7 @@ impl<B: Backend> BoardAdapter<B> {
                 let definition = definitions.remove(id).unwrap_or_else(|| {
                     Err(record::malformed(&definition_key(id), "the task has no definition"))
                 })?;
-                Ok(shown(id, &head, &definition))
+                Ok(Task { progress: progress.remove(id), ..shown(id, &head, &definition) })
             };
             return Ok(heads
                 .into_iter()
@@ -333,7 +342,7 @@ impl<'a, B: Backend> Reading<'a, B> {
     }
 }
 
-/// Groups ids so that the definitions of each group fit one snapshot.
+/// Groups ids so that the definitions of each group, and the progress of those that are claimed, fit one snapshot.
 pub(super) fn definition_pages<'a>(
     heads: impl IntoIterator<Item = (&'a TaskId, &'a Head)>,
 ) -> Vec<Vec<TaskId>> {
@@ -341,16 +350,23 @@ pub(super) fn definition_pages<'a>(
     const PAGE_BYTES: usize = key::limits::SNAPSHOT_BYTES / 2;
     const PAGE_KEYS: usize = key::limits::SNAPSHOT_KEYS / 2;
     let mut pages: Vec<Vec<TaskId>> = Vec::new();
-    let mut size = 0;
+    let (mut size, mut count) = (0, 0);
     for (id, head) in heads {
-        let bytes = head.definition_bytes as usize + definition_key(id).as_bytes().len();
+        let mut bytes = head.definition_bytes as usize + definition_key(id).as_bytes().len();
+        let mut keys = 1;
+        if head.state() == State::Claimed {
+            // Its progress.
+            bytes += progress_key(id).as_bytes().len() + limits::PROGRESS_BYTES + 32;
+            keys += 1;
+        }
         match pages.last_mut() {
-            Some(page) if page.len() < PAGE_KEYS && size + bytes <= PAGE_BYTES => {
+            Some(page) if count + keys <= PAGE_KEYS && size + bytes <= PAGE_BYTES => {
                 size += bytes;
+                count += keys;
                 page.push(id.clone());
             }
             _ => {
-                size = bytes;
+                (size, count) = (bytes, keys);
                 pages.push(vec![id.clone()]);
             }
         }
@@ -418,11 +434,13 @@ impl<B: Backend> BoardAdapter<B> {
 
     pub(super) async fn get_task(&self, id: &TaskId) -> Result<Task, BoardError> {
         id.validate()?;
-        let (head_key, definition_key) = (head_key(id), definition_key(id));
-        let snapshot =
-            self.backend().snapshot(&KeySet::new([head_key.clone(), definition_key.clone()])?).await?;
+        let (head_key, definition_key, progress_key) = (head_key(id), definition_key(id), progress_key(id));
+        let keys = [head_key.clone(), definition_key.clone(), progress_key.clone()];
+        let snapshot = self.backend().snapshot(&KeySet::new(keys)?).await?;
         let head = read_head(id, snapshot.require(&head_key)?)?
             .ok_or_else(|| BoardError::NotFound { id: id.clone() })?;
-        Ok(shown(id, &head, &read_definition(id, snapshot.require(&definition_key)?)?))
+        let mut task = shown(id, &head, &read_definition(id, snapshot.require(&definition_key)?)?);
+        task.progress = read_progress(snapshot.require(&progress_key)?, &head);
+        Ok(task)
     }
 }

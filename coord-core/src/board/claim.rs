@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
 use super::dep::Dep;
+use super::past::{self, Event, past_key};
 use super::ready::{self, Moved};
 use super::record::{
     Definition, Head, Held, Settled, SettledBy, StoredState, definition_key, encode_head, head_key,
@@ -23,11 +24,11 @@ use crate::txn::{Assert, Mutation};
 /// catch what a failover of the store has lost.
 const ASSERTED_DEPENDENCIES: usize = 40;
 
-fn not_found(id: &TaskId) -> BoardError {
+pub(super) fn not_found(id: &TaskId) -> BoardError {
     BoardError::NotFound { id: id.clone() }
 }
 
-fn lease_lost(head: &Head) -> BoardError {
+pub(super) fn lease_lost(head: &Head) -> BoardError {
     BoardError::LeaseLost { current_fence: head.fence }
 }
 
@@ -40,7 +41,7 @@ pub(super) fn unknown_state(id: &TaskId, code: u8) -> BoardError {
 }
 
 /// The head, if this token holds it.
-fn held_by<'h>(head: &'h Head, token: &Token) -> Option<&'h Held> {
+pub(super) fn held_by<'h>(head: &'h Head, token: &Token) -> Option<&'h Held> {
     head.held.as_ref().filter(|held| held.token == *token)
 }
 
@@ -109,8 +110,9 @@ where
     fn keys(&self) -> Vec<Key> {
         // Most of these open a task that was closed to others, and that needs the definition for its place in line.
         match self.verb {
-            Verb::Renew | Verb::Complete => vec![head_key(self.id)],
-            _ => vec![head_key(self.id), definition_key(self.id)],
+            Verb::Renew => vec![head_key(self.id)],
+            Verb::Complete => vec![head_key(self.id), past_key(self.id)],
+            _ => vec![head_key(self.id), definition_key(self.id), past_key(self.id)],
         }
     }
 
@@ -133,8 +135,12 @@ where
                     Moved::Change(index) => index,
                 };
                 let assert = Assert::version(key.clone(), entry.version());
-                let (asserts, mutations) =
-                    index.into_parts([assert], [Mutation::put(key, encode_head(&head))]);
+                let mut mutations = vec![Mutation::put(key, encode_head(&head))];
+                if self.verb != Verb::Renew {
+                    let event = past::event(self.verb, &before, &head);
+                    mutations.push(past::noted(view, self.id, &before, event)?);
+                }
+                let (asserts, mutations) = index.into_parts([assert], mutations);
                 Ok(Step::Commit(commit(asserts, mutations)?, answer))
             }
         }
@@ -226,9 +232,10 @@ impl Claiming<'_> {
         Err(BoardError::Blocked { pending, failed, missing })
     }
 
-    /// Writes the head, and the index with it.
+    /// Writes the head, and the index and the history with it.
     fn write(
         &self,
+        view: &View<'_>,
         before: &Head,
         head: &Head,
         definition: &Definition,
@@ -242,7 +249,15 @@ impl Claiming<'_> {
         }
         index.enter(self.id, head, definition, &ready::place(head, None));
         let put = Mutation::put(head_key(self.id), encode_head(head));
-        let (asserts, mutations) = index.into_parts(asserts, [put]);
+        // A claim that finds no attempt left was made by somebody too, and says why.
+        let said = head.settled.as_ref().map(|settled| Event::cut(settled.answer.as_str()));
+        let event = Event {
+            by: Some(self.agent.clone()),
+            text: said.unwrap_or_default(),
+            ..past::event(Verb::Claim, before, head)
+        };
+        let noted = past::noted(view, self.id, before, event)?;
+        let (asserts, mutations) = index.into_parts(asserts, [put, noted]);
         Ok(Step::Commit(commit(asserts, mutations)?, found))
     }
 
@@ -262,7 +277,7 @@ impl Claiming<'_> {
         // Nobody has this token, so nobody is told that it was theirs.
         head.settled = Some(Settled { token: self.nobody.clone(), verb: SettledBy::Fail, answer });
         head.touch(self.operation, time.now);
-        self.write(&before, &head, definition, vec![assert], Found::Failed)
+        self.write(view, &before, &head, definition, vec![assert], Found::Failed)
     }
 }
 
@@ -272,7 +287,7 @@ impl Judge for Claiming<'_> {
 
     fn keys(&self) -> Vec<Key> {
         let hinted = self.hint.map(|hint| hint.entry.clone());
-        [head_key(self.id), definition_key(self.id)].into_iter().chain(hinted).collect()
+        [head_key(self.id), definition_key(self.id), past_key(self.id)].into_iter().chain(hinted).collect()
     }
 
     fn judge(&mut self, view: &View<'_>) -> Result<Step<Found>, BoardError> {
@@ -341,7 +356,7 @@ impl Judge for Claiming<'_> {
         head.touch(self.operation, time.now);
         let lease = Lease { token: self.token.clone(), fence: head.fence, until };
         let claim = Claim { task: shown(self.id, &head, &definition), lease };
-        self.write(&before, &head, &definition, asserts, Found::Given(Box::new(claim)))
+        self.write(view, &before, &head, &definition, asserts, Found::Given(Box::new(claim)))
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<Found>) -> Result<Fate<Found>, BoardError> {

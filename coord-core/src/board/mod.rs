@@ -10,7 +10,9 @@ mod cost;
 mod dep;
 mod error;
 mod explain;
+mod past;
 mod plan;
+mod progress;
 mod ready;
 mod record;
 mod retry;
@@ -24,13 +26,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 pub use adapter::{BoardAdapter, BoardOptions, TaskPage};
 pub use check::{Problem, ProblemCode, check};
 pub use dep::{Dep, Rule};
 pub use error::BoardError;
 pub use explain::Standing;
+pub use past::{Event, History};
 pub use plan::{Added, Plan, PlanReport};
+pub use progress::Progress;
 pub use ready::RepairReport;
 pub use retry::Retry;
 pub use task::{
@@ -44,7 +49,8 @@ use crate::backend::Backend;
 use crate::token::Token;
 
 /// A verb of a board, for errors and reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verb {
     /// Opening a board.
@@ -75,6 +81,10 @@ pub enum Verb {
     Reopen,
     /// [`ExtendedBoard::revoke`].
     Revoke,
+    /// [`ExtendedBoard::progress`].
+    Progress,
+    /// Taking finished tasks off the board, and the names of such out of the tasks that depended on them.
+    Archive,
 }
 
 impl Verb {
@@ -96,6 +106,8 @@ impl Verb {
             Verb::Cancel => "cancel",
             Verb::Reopen => "reopen",
             Verb::Revoke => "revoke",
+            Verb::Progress => "progress",
+            Verb::Archive => "archive",
         }
     }
 }
@@ -249,6 +261,20 @@ pub trait ExtendedBoard: Board {
     /// [`NotFound`](BoardError::NotFound).
     async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError>;
 
+    /// The holder says how far the task is, in at most 512 bytes: shown as [`Task::progress`], and no change of the task, whose seq stays.
+    /// Exactly at expiry is too late. A newer word replaces an older one, so one of which it is not known whether it was told may be told
+    /// again, or not at all.
+    ///
+    /// # Errors
+    /// [`TooLarge`](BoardError::TooLarge), [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost).
+    async fn progress(&self, id: &TaskId, token: &Token, text: &str) -> Result<(), BoardError>;
+
+    /// The last things that happened to a task, renewals aside. Gone with the task.
+    ///
+    /// # Errors
+    /// [`NotFound`](BoardError::NotFound).
+    async fn history(&self, id: &TaskId) -> Result<History, BoardError>;
+
     /// Waits until this has come, `true`, or the patience is over, `false`. It looks at once and then less and less often, see [`Pace`].
     ///
     /// # Errors
@@ -358,6 +384,12 @@ macro_rules! forward {
             async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
                 (**self).explain(id).await
             }
+            async fn progress(&self, id: &TaskId, token: &Token, text: &str) -> Result<(), BoardError> {
+                (**self).progress(id, token, text).await
+            }
+            async fn history(&self, id: &TaskId) -> Result<History, BoardError> {
+                (**self).history(id).await
+            }
             async fn wait(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
                 (**self).wait(awaited, patience).await
             }
@@ -443,6 +475,12 @@ impl<B: Backend> ExtendedBoard for BoardAdapter<B> {
     }
     async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
         self.explain_task(id).await
+    }
+    async fn progress(&self, id: &TaskId, token: &Token, text: &str) -> Result<(), BoardError> {
+        self.tell_progress(id, token, text).await
+    }
+    async fn history(&self, id: &TaskId) -> Result<History, BoardError> {
+        self.history_of(id).await
     }
     async fn wait(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
         self.wait_for(awaited, patience).await

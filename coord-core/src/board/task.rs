@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::BoardError;
 use super::dep::{Dep, Rule};
+use super::progress::Progress;
 use super::retry::Retry;
 use crate::clock::Timestamp;
 use crate::text::text_type;
@@ -35,6 +36,12 @@ pub mod limits {
     pub const LABEL_BYTES: usize = 200;
     /// The largest payload, in bytes.
     pub const PAYLOAD_BYTES: usize = 256 * 1_024;
+    /// The longest progress, in bytes.
+    pub const PROGRESS_BYTES: usize = 512;
+    /// How many events the history of a task keeps.
+    pub const HISTORY_EVENTS: usize = 32;
+    /// The longest text of an event, in bytes.
+    pub const EVENT_BYTES: usize = 120;
     /// The most tasks that [`list`](super::super::Board::list) returns at one instant.
     pub const LISTED_TASKS: usize = 9_999;
     /// The most tasks of which somebody may wait for the first one to end.
@@ -292,6 +299,10 @@ pub struct Task {
     /// How often it is tried; `None` if its first failure is its last, and claims that are taken over are not counted.
     #[serde(default)]
     pub retry: Option<Retry>,
+    /// How far it is, as the last holder told: until the next claim. Lists tell it of claimed tasks only, and perhaps a newer one than
+    /// their instant's.
+    #[serde(default)]
+    pub progress: Option<Progress>,
 }
 
 impl Task {
@@ -316,6 +327,7 @@ impl Task {
             touched: Timestamp::EPOCH,
             payload: Bytes::new(),
             retry: None,
+            progress: None,
         }
     }
 

@@ -7,14 +7,16 @@ use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
 use super::claim::{taken, unknown_state};
 use super::cost::{WATCHED, pieces};
 use super::dep::Dep;
+use super::past::{self, Event, past_key};
 use super::plan::{Added, Plan, PlanReport, dependency_order};
+use super::progress::progress_key;
 use super::ready::{self, Scan, marker, todo_key, watch_key};
 use super::record::{
     self, Created, Definition, EDGES, Head, Recent, StoredState, Topology, definition_key, digest, edge_ids,
     edge_key, edges_prefix, encode_definition, encode_edge, encode_head, encode_topology, head_key,
     read_definition, read_head, read_topology, topology_key,
 };
-use super::task::{State, TaskId, TaskSpec, validate_deps};
+use super::task::{State, TaskId, TaskSpec, limits as board_limits, validate_deps};
 use super::{BoardError, Verb};
 use crate::backend::Backend;
 use crate::cas::{Fate, Judge, Pending, Step, View};
@@ -239,6 +241,8 @@ impl Judge for Removing<'_> {
         let mut mutations = vec![
             Mutation::delete(key.clone()),
             Mutation::delete(definition_key(self.id)),
+            Mutation::delete(past_key(self.id)),
+            Mutation::delete(progress_key(self.id)),
             Mutation::put(topology_key(), encode_topology(&topology)),
         ];
         mutations.extend(definition.deps.iter().map(|dep| Mutation::delete(edge_key(&dep.id, self.id))));
@@ -355,12 +359,26 @@ impl Reconnecting<'_> {
     }
 }
 
+/// How dependencies have changed, in as many words as an event keeps.
+fn changed(before: &BTreeSet<&TaskId>, after: &BTreeSet<&TaskId>) -> String {
+    let mut text = String::new();
+    let gone = before.difference(after).map(|id| ("-", id));
+    for (sign, id) in after.difference(before).map(|id| ("+", id)).chain(gone) {
+        if text.len() > board_limits::EVENT_BYTES {
+            break;
+        }
+        let space = if text.is_empty() { "" } else { " " };
+        text.push_str(&format!("{space}{sign}{id}"));
+    }
+    Event::cut(&text)
+}
+
 impl Judge for Reconnecting<'_> {
     type Answer = ();
     type Error = BoardError;
 
     fn keys(&self) -> Vec<Key> {
-        [topology_key(), head_key(self.id), definition_key(self.id)]
+        [topology_key(), head_key(self.id), definition_key(self.id), past_key(self.id)]
             .into_iter()
             .chain(self.deps.iter().map(|dep| head_key(&dep.id)))
             .collect()
@@ -391,6 +409,7 @@ impl Judge for Reconnecting<'_> {
         let entry = view.entry(&key)?;
         let mut head =
             read_head(self.id, entry)?.ok_or_else(|| BoardError::NotFound { id: self.id.clone() })?;
+        let was = head.clone();
         match (head.state(), &head.held) {
             (State::Open, _) => {}
             (State::Claimed, Some(held)) => return Err(taken(&head, held)),
@@ -423,11 +442,14 @@ impl Judge for Reconnecting<'_> {
         let mut mutations: Vec<Mutation> =
             before.difference(&after).map(|dep| Mutation::delete(edge_key(dep, self.id))).collect();
         mutations.extend(after.difference(&before).map(|dep| edge_put(dep, self.id)));
+        let event_text = changed(&before, &after);
         definition.deps = self.deps.to_vec();
         let record = encode_definition(&definition);
         head.definition_bytes = u32::try_from(record.len()).unwrap_or(u32::MAX);
         head.touch(self.operation, view.time(head.touched).now);
         topology.recent.push(self.operation);
+        let event = Event { text: event_text, ..past::event(Verb::SetDeps, &was, &head) };
+        mutations.push(past::noted(view, self.id, &was, event)?);
         mutations.push(Mutation::put(definition_key(self.id), record));
         mutations.push(Mutation::put(key.clone(), encode_head(&head)));
         mutations.push(Mutation::put(topology_key(), encode_topology(&topology)));

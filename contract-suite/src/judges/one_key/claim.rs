@@ -164,10 +164,12 @@ impl OneKeyBoard {
                 return Err(BoardError::Terminal { state: State::Failed });
             }
             let task = record(whole, &id)?;
+            let from = task.owner.clone();
             task.unclaim(State::Failed);
             task.outcome = Some(Outcome::truncated("no attempt is left"));
             task.settled = None;
             task.touch(now);
+            self.note(task, Verb::Claim, Some(agent), from, "no attempt is left");
             return Ok(Judged::Write(Answer::Failed));
         }
         self.judge_deps(whole, &deps, now)?;
@@ -182,13 +184,17 @@ impl OneKeyBoard {
         if self.is(WrongJudge::TokenByAgent) {
             task.past.push((token.clone(), agent.clone()));
         }
+        task.begin_history();
         task.fence += match self.wrong {
             Some(WrongJudge::TakeoverKeepsFence) if takeover => 0,
             Some(WrongJudge::FenceByTwo) => 2,
             _ => 1,
         };
         task.state = State::Claimed;
-        task.owner = Some(agent);
+        let from = task.owner.replace(agent.clone());
+        if !self.is(WrongJudge::ProgressOutlivesClaim) {
+            task.progress = None;
+        }
         task.token = Some(token.clone());
         task.request.clone_from(&claimer.request.request);
         task.until = until;
@@ -201,6 +207,9 @@ impl OneKeyBoard {
         if keeps_seq {
             task.seq = seq;
         }
+        let text = if self.is(WrongJudge::TokenInHistory) { token.reveal() } else { String::new() };
+        let from = from.filter(|_| !self.is(WrongJudge::TakeoverUntold));
+        self.note(task, Verb::Claim, Some(agent), from, &text);
         let mut answer = Answer::claim(&id, task, &token);
         if let (Answer::Claim { fence, .. }, true) = (&mut answer, self.is(WrongJudge::FenceAnsweredWrong)) {
             *fence += 1;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coord_core::board::{BoardError, Lease, Outcome, State, TaskId, Verb};
+use coord_core::board::{BoardError, Lease, Outcome, Progress, State, TaskId, Verb};
 use coord_core::{Timestamp, Token};
 
 use super::claim::{check_ttl, end, record};
@@ -68,6 +68,9 @@ impl OneKeyBoard {
                 if self.is(WrongJudge::RenewKeepsSeq) {
                     task.seq = seq;
                 }
+                if self.is(WrongJudge::RenewalsTold) {
+                    self.note(task, Verb::Renew, task.owner.clone(), None, "");
+                }
                 if self.is(WrongJudge::RenewNewToken) {
                     task.token = Some(self.mint());
                 }
@@ -79,6 +82,35 @@ impl OneKeyBoard {
             Some(lease) => Ok(lease),
             None => Err(BoardError::LeaseLost { current_fence: self.fence_of(&id).await }),
         }
+    }
+
+    pub(super) async fn tell_progress(
+        &self,
+        id: &TaskId,
+        token: &Token,
+        text: &str,
+    ) -> Result<(), BoardError> {
+        let id = self.ident(id)?;
+        if !self.is(WrongJudge::ProgressUnbounded) {
+            Progress::validate(text)?;
+        }
+        self.run(Call::new(Verb::Progress, &id, Some(token)), |whole, time| {
+            let task = record(whole, &id)?;
+            let now = time.at(task.touched);
+            let anybody = self.is(WrongJudge::ProgressByAnybody) && task.state == State::Claimed;
+            let late = task.until.is_some_and(|end| now >= end) && !self.is(WrongJudge::ProgressTooLate);
+            if !(self.holds(task, token) || anybody) || late {
+                return Err(lost(task));
+            }
+            let first = task.progress.take().filter(|_| self.is(WrongJudge::ProgressKeepsFirst));
+            task.progress = first.or_else(|| Some(Progress::new(text, now, task.fence)));
+            if self.is(WrongJudge::ProgressIsChange) {
+                task.touch(now);
+            }
+            Ok(Judged::Write(Answer::Nothing))
+        })
+        .await
+        .map(|_| ())
     }
 
     async fn fence_of(&self, id: &TaskId) -> u64 {
@@ -106,6 +138,7 @@ impl OneKeyBoard {
                 return Err(lost(task));
             }
             let (owner, request) = (task.owner.clone(), task.request.clone());
+            let by = owner.clone();
             task.unclaim(State::Open);
             match self.wrong {
                 Some(WrongJudge::ReleaseKeepsOwner) => task.owner = owner,
@@ -113,11 +146,12 @@ impl OneKeyBoard {
                 Some(WrongJudge::FenceRestarts) => task.fence = 0,
                 _ => {}
             }
+            settle(task, token, Ended::Released, Outcome::default());
+            task.touch(now);
+            self.note(task, Verb::Release, by, None, "");
             if !self.is(WrongJudge::ReleaseCounts) {
                 task.attempts = task.attempts.saturating_sub(1);
             }
-            settle(task, token, Ended::Released, Outcome::default());
-            task.touch(now);
             Ok(Judged::Write(Answer::Nothing))
         })
         .await
@@ -140,6 +174,12 @@ impl OneKeyBoard {
     }
 
     fn repeat(&self, task: &mut Record, now: Timestamp, answer: Answer) -> Judged {
+        if self.is(WrongJudge::RepeatToldTwice)
+            && let Some(last) = task.events.back().cloned()
+        {
+            task.events.push_back(last);
+            return Judged::Write(answer);
+        }
         if self.is(WrongJudge::RepeatMovesSeq) {
             task.touch(now);
             return Judged::Write(answer);
@@ -191,7 +231,7 @@ impl OneKeyBoard {
                 if (!self.holds(task, token) || late) && !wrongly {
                     return Err(lost(task));
                 }
-                let until = task.until;
+                let (until, by) = (task.until, task.owner.clone());
                 task.unclaim(State::Done);
                 if self.is(WrongJudge::DoneCountsLate) {
                     task.until = until;
@@ -199,6 +239,7 @@ impl OneKeyBoard {
                 task.outcome = Some(outcome.clone());
                 settle(task, token, Ended::Completed, outcome.clone());
                 task.touch(now);
+                self.note(task, Verb::Complete, by, None, outcome.as_str());
                 Ok(Judged::Write(Answer::Outcome(outcome.clone())))
             })
             .await?;
@@ -225,7 +266,7 @@ impl OneKeyBoard {
                 if !self.holds(task, token) && !stale {
                     return Err(lost(task));
                 }
-                let attempts = task.attempts;
+                let (attempts, by) = (task.attempts, task.owner.clone());
                 let retry = task.retry.filter(|retry| {
                     (attempts < retry.attempts || self.is(WrongJudge::RetriesForEver))
                         && !self.is(WrongJudge::FailIgnoresRetries)
@@ -245,6 +286,9 @@ impl OneKeyBoard {
                 }
                 settle(task, token, Ended::Failed, reason.clone());
                 task.touch(now);
+                if task.state == State::Failed || !self.is(WrongJudge::RetriesUntold) {
+                    self.note(task, Verb::Fail, by, None, reason.as_str());
+                }
                 Ok(Judged::Write(Answer::Outcome(reason.clone())))
             })
             .await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coord_core::board::{
-    AgentId, Awaited, BoardError, ClaimRequest, Outcome, Pace, Standing, State, Task, TaskId,
+    AgentId, Awaited, BoardError, ClaimRequest, History, Outcome, Pace, Standing, State, Task, TaskId, Verb,
 };
 
 use super::claim::Claimer;
@@ -43,6 +43,27 @@ impl OneKeyBoard {
             task.labels.push(request.reveal());
         }
         task
+    }
+
+    /// Notes what has just happened to a task.
+    pub(super) fn note(
+        &self,
+        task: &mut Record,
+        verb: Verb,
+        by: Option<AgentId>,
+        from: Option<AgentId>,
+        text: &str,
+    ) {
+        task.note(verb, by, from, text);
+        if !self.is(WrongJudge::HistoryGrows) {
+            task.forget();
+        }
+    }
+
+    pub(super) async fn history_of(&self, id: &TaskId) -> Result<History, BoardError> {
+        let id = self.ident(id)?;
+        let read = self.read().await?;
+        read.whole.tasks.get(&id).map(Record::history).ok_or(BoardError::NotFound { id })
     }
 
     /// A claim that nobody makes, of what was read.

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coord_core::board::{
-    Added, AgentId, Awaited, Board, BoardError, Claim, ClaimRequest, Dep, ExtendedBoard, Filter, Lease,
-    Outcome, Plan, PlanReport, Problem, RepairReport, Standing, Task, TaskId, TaskSpec, Verb,
+    Added, AgentId, Awaited, Board, BoardError, Claim, ClaimRequest, Dep, ExtendedBoard, Filter, History,
+    Lease, Outcome, Plan, PlanReport, Problem, RepairReport, Standing, Task, TaskId, TaskSpec, Verb,
 };
 use coord_core::{Backend, Bytes, Clock, OperationId, Timestamp, Token, Txn, TxnOutcome, Version, limits};
 
@@ -169,6 +169,7 @@ impl OneKeyBoard {
         let unasserted = match call.verb {
             Verb::Claim => self.is(WrongJudge::ClaimUnasserted) || self.is(WrongJudge::LostCompletion),
             Verb::SetDeps => self.is(WrongJudge::EdgesUnasserted),
+            Verb::Progress => self.is(WrongJudge::ProgressUnasserted),
             _ => false,
         };
         let asserts = (!unasserted).then(|| self.value.unchanged(read.version));
@@ -427,6 +428,14 @@ impl ExtendedBoard for OneKeyBoard {
 
     async fn wait(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
         self.wait_for(awaited, patience).await
+    }
+
+    async fn progress(&self, id: &TaskId, token: &Token, text: &str) -> Result<(), BoardError> {
+        self.tell_progress(id, token, text).await
+    }
+
+    async fn history(&self, id: &TaskId) -> Result<History, BoardError> {
+        self.history_of(id).await
     }
 
     /// There is nothing besides the tasks.

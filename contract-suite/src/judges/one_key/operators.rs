@@ -23,6 +23,7 @@ impl OneKeyBoard {
             let (owner, token, seq) = (task.owner.clone(), task.token.clone(), task.seq);
             task.unclaim(State::Cancelled);
             task.touch(now);
+            self.note(task, Verb::Cancel, None, owner.clone(), "");
             match self.wrong {
                 Some(WrongJudge::CancelKeepsOwner) => task.owner = owner,
                 Some(WrongJudge::CancelKeepsToken) => task.token = token,
@@ -55,6 +56,7 @@ impl OneKeyBoard {
             task.at_once = true;
             task.rests_until = None;
             task.touch(now);
+            self.note(task, Verb::Reopen, None, None, "");
             Ok(Judged::Write(Answer::Nothing))
         })
         .await
@@ -72,12 +74,13 @@ impl OneKeyBoard {
                 return Err(lost(task));
             }
             let now = time.at(task.touched);
-            let token = task.token.clone();
+            let (token, from) = (task.token.clone(), task.owner.clone());
             task.unclaim(State::Open);
             if self.is(WrongJudge::RevokeKeepsToken) {
                 task.token = token;
             }
             task.touch(now);
+            self.note(task, Verb::Revoke, None, from, "");
             Ok(Judged::Write(Answer::Nothing))
         })
         .await

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coord_core::board::{
-    Added, AgentId, Claim, Dep, Lease, LeaseInfo, Outcome, PlanReport, Retry, State, Task, TaskId, TaskSpec,
+    Added, AgentId, Claim, Dep, Event, History, Lease, LeaseInfo, Outcome, PlanReport, Progress, Retry,
+    State, Task, TaskId, TaskSpec, Verb, limits,
 };
 use coord_core::{Bytes, OperationId, RequestId, Timestamp, Token};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,9 @@ pub(super) struct Whole {
     pub(super) tasks: BTreeMap<TaskId, Record>,
     #[serde(rename = "l")]
     pub(super) log: VecDeque<Logged>,
+    /// The histories of removed tasks: only a wrong judge keeps them.
+    #[serde(rename = "g", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) graves: BTreeMap<TaskId, VecDeque<Note>>,
     /// Only wrong judges put something here.
     #[serde(rename = "j", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) junk: Vec<Token>,
@@ -128,6 +132,38 @@ fn open() -> State {
     State::Open
 }
 
+/// One thing that has happened to a task.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Note {
+    #[serde(rename = "m")]
+    pub(super) at: Timestamp,
+    #[serde(rename = "v")]
+    pub(super) verb: Verb,
+    #[serde(rename = "s", default = "open", skip_serializing_if = "is_open")]
+    pub(super) state: State,
+    #[serde(rename = "w", default, skip_serializing_if = "is_default")]
+    pub(super) by: Option<AgentId>,
+    #[serde(rename = "o", default, skip_serializing_if = "is_default")]
+    pub(super) from: Option<AgentId>,
+    #[serde(rename = "f", default, skip_serializing_if = "is_default")]
+    pub(super) fence: u64,
+    #[serde(rename = "a", default, skip_serializing_if = "is_default")]
+    pub(super) attempts: u32,
+    #[serde(rename = "e", default, skip_serializing_if = "is_default")]
+    pub(super) text: String,
+}
+
+impl Note {
+    fn event(&self) -> Event {
+        let mut event = Event::new(self.at, self.verb, self.state);
+        event.by.clone_from(&self.by);
+        event.from.clone_from(&self.from);
+        (event.fence, event.attempts) = (self.fence, self.attempts);
+        event.text.clone_from(&self.text);
+        event
+    }
+}
+
 /// One task. Short names and left-out defaults keep a board of ten thousand tasks within one transaction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
@@ -178,6 +214,14 @@ pub(super) struct Record {
     pub(super) outcome: Option<Outcome>,
     #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
     pub(super) settled: Option<Settled>,
+    /// What has happened to it, the oldest first; without any, nothing has since it was added.
+    #[serde(rename = "v", default, skip_serializing_if = "VecDeque::is_empty")]
+    pub(super) events: VecDeque<Note>,
+    #[serde(rename = "vd", default, skip_serializing_if = "is_default")]
+    pub(super) events_dropped: u64,
+    /// How far it is.
+    #[serde(rename = "x2", default, skip_serializing_if = "Option::is_none")]
+    pub(super) progress: Option<Progress>,
     /// Who got which token: only a wrong judge keeps it.
     #[serde(rename = "x", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) past: Vec<(Token, AgentId)>,
@@ -208,6 +252,9 @@ impl Record {
             until: None,
             outcome: None,
             settled: None,
+            events: VecDeque::new(),
+            events_dropped: 0,
+            progress: None,
             past: Vec::new(),
         }
     }
@@ -230,8 +277,52 @@ impl Record {
 
     /// Counts a change.
     pub(super) fn touch(&mut self, now: Timestamp) {
+        self.begin_history();
         self.seq += 1;
         self.touched = now;
+    }
+
+    /// What the history of a task to which nothing has happened begins with.
+    fn added(&self) -> Note {
+        let (at, fence) = (self.touched, self.fence);
+        Note {
+            at,
+            verb: Verb::Add,
+            state: State::Open,
+            by: None,
+            from: None,
+            fence,
+            attempts: 0,
+            text: String::new(),
+        }
+    }
+
+    /// Writes down that it was added, before anything else changes.
+    pub(super) fn begin_history(&mut self) {
+        if self.events.is_empty() {
+            self.events.push_back(self.added());
+        }
+    }
+
+    /// Notes what has just happened, after the change has been counted.
+    pub(super) fn note(&mut self, verb: Verb, by: Option<AgentId>, from: Option<AgentId>, text: &str) {
+        let (at, state, fence, attempts) = (self.touched, self.state, self.fence, self.attempts);
+        let text = Event::cut(text);
+        self.events.push_back(Note { at, verb, state, by, from, fence, attempts, text });
+    }
+
+    /// Drops what is too much.
+    pub(super) fn forget(&mut self) {
+        while self.events.len() > limits::HISTORY_EVENTS {
+            self.events.pop_front();
+            self.events_dropped += 1;
+        }
+    }
+
+    pub(super) fn history(&self) -> History {
+        let added = self.added();
+        let notes = if self.events.is_empty() { vec![&added] } else { self.events.iter().collect() };
+        History::new(notes.into_iter().map(Note::event).collect(), self.events_dropped, false)
     }
 
     /// Ends the claim.
@@ -271,6 +362,7 @@ impl Record {
         task.touched = self.touched;
         task.payload = self.payload.clone();
         task.retry = self.retry;
+        task.progress = self.progress.clone();
         task
     }
 }

@@ -58,6 +58,9 @@ impl OneKeyBoard {
             });
         }
         let mut tasks: Vec<Task> = whole.tasks.iter().map(|(id, record)| self.shown(id, record)).collect();
+        for task in tasks.iter_mut().filter(|task| task.state != State::Claimed) {
+            task.progress = None;
+        }
         match self.wrong {
             Some(WrongJudge::ListCut) => tasks.truncate(1_000),
             Some(WrongJudge::ListUnsorted) => tasks.sort_by_key(|task| task.order),
@@ -130,7 +133,9 @@ impl OneKeyBoard {
                 let seq = if self.is(WrongJudge::SeqRestarts) { 1 } else { whole.floor_seq + 1 };
                 let order = whole.next_order;
                 whole.next_order += 1;
-                whole.tasks.insert(spec.id.clone(), Record::new(spec, seq, fence, order, now));
+                let mut record = Record::new(spec, seq, fence, order, now);
+                record.events = whole.graves.remove(&spec.id).unwrap_or_default();
+                whole.tasks.insert(spec.id.clone(), record);
                 added += 1;
             }
             let answer = Answer::Added { added, existed };
@@ -170,7 +175,10 @@ impl OneKeyBoard {
             self.forgotten_fence(&id, Some(task.fence));
             whole.floor_fence = whole.floor_fence.max(task.fence);
             whole.floor_seq = whole.floor_seq.max(task.seq);
-            whole.tasks.remove(&id);
+            let task = whole.tasks.remove(&id);
+            if let (Some(task), true) = (task, self.is(WrongJudge::HistoryOutlivesTask)) {
+                whole.graves.insert(id.clone(), task.events);
+            }
             sent = true;
             Ok(Judged::Write(Answer::Nothing))
         })
@@ -237,6 +245,7 @@ impl OneKeyBoard {
             task.created_deps.get_or_insert(old);
             let seq = task.seq;
             task.touch(now);
+            self.note(task, Verb::SetDeps, None, None, "");
             if self.is(WrongJudge::SetDepsKeepsSeq) {
                 task.seq = seq;
             }
