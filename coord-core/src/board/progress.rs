@@ -152,5 +152,5 @@ mod tests {
         assert!(matches!(long, Err(BoardError::TooLarge { .. })), "{long:?}");
     }
 
-    const PROGRESS_1: &str = "c0524431010f06372066662039";
+    const PROGRESS_1: &str = "c0524431010f0637206f662039fd00803c3048140c00fb2c01";
 }
