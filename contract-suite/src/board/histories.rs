@@ -88,7 +88,7 @@ async fn lives(stage: &Stage, a: &Seat, b: &Seat) -> Outcome {
     let task = a.open_task("lives").await?;
     let mut told = Told::begin(stage, b, &task).await?;
     a.open_task("other").await?;
-    a.board.set_deps(&task, &[id("other")], None).await.at("set_deps")?;
+    a.board.set_deps(&task, &[id("other").into()], None).await.at("set_deps")?;
     let changed = told.read().await?.events.last().map(|event| event.text.clone()).unwrap_or_default();
     told.more(Verb::SetDeps, None, None, &changed).await?;
     let blocked = a.try_claim(&task, "w1").await;

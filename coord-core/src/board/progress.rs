@@ -85,7 +85,7 @@ impl Judge for Telling<'_> {
         let entry = view.entry(&key)?;
         let head = read_head(self.id, entry)?.ok_or_else(|| not_found(self.id))?;
         let time = view.time(head.touched);
-        if !held_by(&head, self.token).is_some_and(|held| !time.is_over(held.until)) {
+        if held_by(&head, self.token).is_none_or(|held| time.is_over(held.until)) {
             return Err(lease_lost(&head));
         }
         let progress = Progress::new(self.text, time.now, head.fence);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
 use super::claim::{taken, unknown_state};
 use super::cost::{WATCHED, pieces};
-use super::dep::Dep;
+use super::dep::{Dep, Rule};
 use super::past::{self, Event, past_key};
 use super::plan::{Added, Plan, PlanReport, dependency_order};
 use super::progress::progress_key;
@@ -360,15 +360,18 @@ impl Reconnecting<'_> {
 }
 
 /// How dependencies have changed, in as many words as an event keeps.
-fn changed(before: &BTreeSet<&TaskId>, after: &BTreeSet<&TaskId>) -> String {
+fn changed(before: &[Dep], after: &[Dep]) -> String {
+    let (old, new): (BTreeSet<&Dep>, BTreeSet<&Dep>) = (before.iter().collect(), after.iter().collect());
+    let come = new.difference(&old).map(|dep| ('+', dep));
+    let gone = old.difference(&new).map(|dep| ('-', dep));
     let mut text = String::new();
-    let gone = before.difference(after).map(|id| ("-", id));
-    for (sign, id) in after.difference(before).map(|id| ("+", id)).chain(gone) {
+    for (sign, Dep { id, rule }) in come.chain(gone) {
         if text.len() > board_limits::EVENT_BYTES {
             break;
         }
         let space = if text.is_empty() { "" } else { " " };
-        text.push_str(&format!("{space}{sign}{id}"));
+        let rule = if *rule == Rule::Done { String::new() } else { format!(" ({rule})") };
+        text.push_str(&format!("{space}{sign}{id}{rule}"));
     }
     Event::cut(&text)
 }
@@ -442,7 +445,7 @@ impl Judge for Reconnecting<'_> {
         let mut mutations: Vec<Mutation> =
             before.difference(&after).map(|dep| Mutation::delete(edge_key(dep, self.id))).collect();
         mutations.extend(after.difference(&before).map(|dep| edge_put(dep, self.id)));
-        let event_text = changed(&before, &after);
+        let event_text = changed(&definition.deps, self.deps);
         definition.deps = self.deps.to_vec();
         let record = encode_definition(&definition);
         head.definition_bytes = u32::try_from(record.len()).unwrap_or(u32::MAX);
