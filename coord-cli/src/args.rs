@@ -57,6 +57,8 @@ Examples:
   coord ls                           where the tasks stand
   coord top                          watch them, cancel and retry with keys
   coord show test                    one task, and the end of its output
+  coord explain test                 why it does not run, and what helps
+  coord wait test --timeout 10m      until it has ended; see its --help
   coord add plan.toml                only add it; run it by ...
   coord worker                       ... this, in as many terminals as you like
   coord once --key K -- COMMAND      at most once, on all hosts; see its --help
@@ -83,6 +85,14 @@ What happens when something dies:
   outlive its claim all the same (its machine was cut off), COORD_FENCE tells
   its writes from newer ones: let what it writes to refuse a smaller one.
   COORD_LOG=debug shows more.";
+
+const WAIT_HELP: &str = "\
+Exit codes:
+  0    all tasks that were named are done; with --any, one of them is; with
+       --idle, every task of the board is done or skipped
+  1    it has come, but not all of that is done; or the store failed
+  2    bad arguments, or there is no such task
+  124  it has not come within --timeout";
 
 const TOP_HELP: &str = "\
 Keys:
@@ -120,6 +130,10 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show one task and the end of its output
     Show(ShowArgs),
+    /// Tell why a task can be claimed or not: who holds it, what it waits for, until when; and which command helps
+    Explain(ExplainArgs),
+    /// Wait until tasks have ended, or until nothing is left that could run
+    Wait(WaitArgs),
     /// Check a plan, or without one the invariants of a board
     Check(CheckArgs),
     /// Draw a plan or a board, for Graphviz or Mermaid
@@ -304,6 +318,15 @@ pub(crate) struct AddArgs {
 pub(crate) struct LsArgs {
     #[command(flatten)]
     pub(crate) board: BoardArgs,
+    /// Only tasks that this worker holds, by its name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// At most so many tasks, in the order of their ids
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
+    /// Only tasks whose ids come after this one: the `next` of the page before
+    #[arg(long, value_name = "ID")]
+    pub(crate) after: Option<String>,
     /// Only tasks that stand so: running, ready, waiting, blocked, failed, cancelled, done
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub(crate) state: Vec<StandingArg>,
@@ -353,6 +376,39 @@ pub(crate) struct ShowArgs {
     /// How many lines of its output are shown
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) tail: usize,
+}
+
+/// `coord explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The task
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+}
+
+/// `coord wait`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "coord wait [OPTIONS] <ID>...\n       coord wait [OPTIONS] --any <ID>...\n       coord wait [OPTIONS] --idle",
+    after_help = WAIT_HELP
+)]
+pub(crate) struct WaitArgs {
+    /// The tasks; it waits until all of them have ended
+    #[arg(value_name = "ID", required_unless_present = "idle")]
+    pub(crate) ids: Vec<String>,
+    /// Until one of them has ended
+    #[arg(long)]
+    pub(crate) any: bool,
+    /// Until nothing is left on the board that could run, now or later: what is left has ended, or waits for what has failed
+    #[arg(long, conflicts_with_all = ["ids", "any"])]
+    pub(crate) idle: bool,
+    /// At most so long; by default for ever
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
 }
 
 /// `coord check`.

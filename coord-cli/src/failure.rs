@@ -29,6 +29,8 @@ pub(crate) mod exit {
     pub(crate) const CONTENDED: u8 = 122;
     /// `coord once`: the key is in use for something else.
     pub(crate) const MISMATCH: u8 = 123;
+    /// `coord wait`: it has not come in time.
+    pub(crate) const TIMEOUT: u8 = 124;
     /// `coord once`: coord itself failed.
     pub(crate) const COORD_FAILED: u8 = 125;
     /// `coord once`: the command cannot be started.

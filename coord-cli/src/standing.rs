@@ -58,6 +58,24 @@ impl Standing {
         }
     }
 
+    /// The standing of a task in this state, if the state alone tells it.
+    pub(crate) fn of_state(state: State) -> Option<Self> {
+        Some(match state {
+            State::Claimed => Standing::Running,
+            State::Done => Standing::Done,
+            State::Failed => Standing::Failed,
+            State::Cancelled => Standing::Cancelled,
+            State::Skipped => Standing::Skipped,
+            State::Open => return None,
+            _ => Standing::Unknown,
+        })
+    }
+
+    /// Whether the state of a task alone tells whether it stands so.
+    pub(crate) fn is_of_state(self) -> bool {
+        !matches!(self, Standing::Ready | Standing::Waiting | Standing::Blocked)
+    }
+
     /// Whether workers may still do something with the task, now or once others are done.
     pub(crate) fn is_alive(self) -> bool {
         matches!(self, Standing::Running | Standing::Ready | Standing::Waiting)
@@ -83,16 +101,11 @@ pub(crate) fn standings(tasks: &[Task]) -> Vec<Standing> {
                 }
             }
         }
-        let standing = match task.state {
-            State::Claimed => Standing::Running,
-            State::Done => Standing::Done,
-            State::Failed => Standing::Failed,
-            State::Cancelled => Standing::Cancelled,
-            State::Skipped => Standing::Skipped,
-            State::Open if missing => Standing::Blocked,
-            State::Open if undone => Standing::Waiting,
-            State::Open => Standing::Ready,
-            _ => Standing::Unknown,
+        let standing = match Standing::of_state(task.state) {
+            Some(standing) => standing,
+            None if missing => Standing::Blocked,
+            None if undone => Standing::Waiting,
+            None => Standing::Ready,
         };
         if matches!(standing, Standing::Failed | Standing::Cancelled | Standing::Blocked | Standing::Unknown)
         {

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use coord_core::board::{AgentId, BoardAdapter, BoardError, BoardOptions, ExtendedBoard, Task, TaskId};
+use coord_core::board::{
+    AgentId, BoardAdapter, BoardError, BoardOptions, ExtendedBoard, Task, TaskId, TaskPage,
+};
 use coord_core::effects::{EffectAdapter, EffectOptions, EffectStore};
 use coord_core::{Assert, Backend, Key, KeyRange, KeySet, Mutation, Namespace, Prefix, Timestamp, Txn};
 
@@ -17,6 +19,10 @@ pub(crate) const EFFECTS: &str = "coord.effects";
 /// The namespace that lists the boards of a store: `board/<name>`.
 const REGISTRY: &str = "coord.boards";
 const BOARD_PREFIX: &str = "board/";
+/// How many tasks are read at once from a board that is too large to be listed at one instant.
+const PAGE: usize = 1_000;
+/// The most tasks that are listed.
+const TASKS: usize = 500_000;
 /// The most boards that are listed.
 const BOARDS: usize = 1_000;
 
@@ -233,9 +239,17 @@ impl OpenBoard {
         Ok(OpenBoard { name, board: Arc::new(adapter.clone()), logs, adapter })
     }
 
-    /// All tasks.
+    /// All tasks; at one instant if they are few enough for that, else in pages that are not of one.
     pub(crate) async fn list(&self) -> Result<Vec<Task>, Failure> {
-        Ok(self.board.list().await?)
+        match self.board.list().await {
+            Err(BoardError::TooLarge { .. }) => self.pages(PAGE, TASKS).await,
+            listed => Ok(listed?),
+        }
+    }
+
+    /// The tasks after this one, some of them, in ascending order of their ids.
+    pub(crate) async fn page(&self, after: Option<&TaskId>) -> Result<TaskPage, Failure> {
+        Ok(self.adapter.page(after, PAGE).await?)
     }
 
     /// All tasks in pages of so many, each of an instant of its own; for a board that is too large to be listed at one.

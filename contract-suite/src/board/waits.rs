@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coord_core::board::{Awaited, Board as _, BoardError, ExtendedBoard, Filter};
+use coord_core::board::{Awaited, Board as _, BoardError, ExtendedBoard, Filter, TaskId, limits};
 use coord_core::layer::{Meter, Observe, StoreClock};
 use coord_core::{Backend, Clock, ManualClock, Timestamp, async_trait};
 
@@ -16,8 +16,8 @@ use crate::{ensure, ensure_eq, ensure_matches};
 pub(crate) const CLAUSES: &[Clause] = &[Clause {
     id: "T32",
     layer: Layer::Board,
-    promise: "wait for a task to become terminal, or for anything to become ready, returns promptly and polls with \
-              bounded cost",
+    promise: "wait for a task, or the first of several, to become terminal, for anything to become ready, or for nothing \
+              to be left that could run, returns promptly and polls with bounded cost",
     needs: Needs::NOTHING,
     body: |cx| Box::pin(waits(cx)),
 }];
@@ -57,6 +57,8 @@ async fn racing(
 
 async fn waits(cx: Context) -> Outcome {
     woken(&cx).await.at("somebody waits while others act")?;
+    first_of_several(&cx).await.at("somebody waits for the first of several tasks")?;
+    idle(&cx).await.at("somebody waits for an idle board")?;
     cost(&cx).await.at("somebody waits for long")
 }
 
@@ -93,6 +95,85 @@ async fn woken(cx: &Context) -> Outcome {
     Ok(())
 }
 
+async fn first_of_several(cx: &Context) -> Outcome {
+    let stage = Stage::fresh(cx);
+    let (a, b) = stage.pair().await?;
+    let hour = Duration::from_secs(3_600);
+    let (one, two) = (b.open_task("one").await?, b.open_task("two").await?);
+    let any = |ids: &[&TaskId]| Awaited::AnyEnded(ids.iter().copied().cloned().collect());
+    let come = async |awaited: &Awaited| a.board.wait(awaited, Duration::ZERO).await;
+    ensure!(!come(&any(&[&one, &two])).await.at("wait")?, "saw the end of one of two open tasks");
+    let waiting = tokio::spawn({
+        let (board, awaited) = (a.board.clone(), any(&[&one, &two]));
+        async move { board.wait(&awaited, hour).await }
+    });
+    b.end(&two, "failed").await?;
+    let Ok(woken) = tokio::time::timeout(cx.patience(), waiting).await else {
+        crate::fail!("saw somebody still wait for the first of two tasks, of which one has failed")
+    };
+    ensure!(woken?.at("wait")?, "saw the patience over, although one of the tasks has failed");
+    // One that has ended is enough; else all have to be there.
+    let unknown = id("unknown");
+    ensure!(come(&any(&[&two, &unknown])).await.at("wait")?, "saw no end of one that has ended");
+    ensure_matches!(come(&any(&[&one, &unknown])).await, Err(BoardError::NotFound { .. }), "an unknown task");
+    ensure_matches!(come(&any(&[])).await, Err(BoardError::Invalid(_)), "waiting for the first of no tasks");
+    let many: Vec<TaskId> = (0..=limits::AWAITED).map(|n| id(format!("t{n}"))).collect();
+    let many = any(&many.iter().collect::<Vec<_>>());
+    ensure_matches!(
+        come(&many).await,
+        Err(BoardError::TooLarge { .. }),
+        "waiting for the first of too many tasks"
+    );
+    Ok(())
+}
+
+async fn idle(cx: &Context) -> Outcome {
+    let stage = Stage::fresh(cx);
+    let (a, b) = stage.pair().await?;
+    let hour = Duration::from_secs(3_600);
+    let is_idle = async || a.board.wait(&Awaited::Idle, Duration::ZERO).await.at("wait");
+    ensure!(is_idle().await?, "saw an empty board that is not idle");
+    let failed = b.open_task("failed").await?;
+    b.add(spec("stuck").dep(failed.clone())).await?;
+    b.add(spec("stuck-too").dep(id("stuck"))).await?;
+    ensure!(!is_idle().await?, "saw a board idle on which a task can be claimed");
+    let claim = b.claim(&failed, "w").await?;
+    ensure!(!is_idle().await?, "saw a board idle on which a task is held");
+    let waiting = tokio::spawn({
+        let board = a.board.clone();
+        async move { board.wait(&Awaited::Idle, hour).await }
+    });
+    b.board.fail(&failed, &claim.lease.token, result("it broke")).await.at("fail")?;
+    let Ok(woken) = tokio::time::timeout(cx.patience(), waiting).await else {
+        crate::fail!(
+            "saw somebody still wait for a board to be idle on which all that is left waits for what has failed"
+        )
+    };
+    ensure!(woken?.at("wait")?, "saw the patience over, although nothing is left that could run");
+    b.board.reopen(&failed).await.at("reopen")?;
+    ensure!(!is_idle().await?, "saw a board idle on which a task was opened again");
+    b.end(&failed, "done").await?;
+    ensure!(
+        !is_idle().await?,
+        "saw a board idle on which a task can be claimed since its dependency is done"
+    );
+    for name in ["stuck", "stuck-too"] {
+        b.end(&id(name), "done").await?;
+    }
+    ensure!(is_idle().await?, "saw a board that is not idle, although all tasks are done");
+    // What may run later is left, too: a task before its time, and one whose holder is gone.
+    b.add(spec("later").not_before(stage.now().saturating_add(hour))).await?;
+    ensure!(!is_idle().await?, "saw a board idle on which a task may run later");
+    b.board.cancel(&id("later")).await.at("cancel")?;
+    let gone = b.open_task("gone").await?;
+    b.claim(&gone, "w").await?;
+    stage.clock.advance(TTL + SKEW + TTL);
+    ensure!(!is_idle().await?, "saw a board idle on which a task can be taken over");
+    b.board.cancel(&gone).await.at("cancel")?;
+    ensure!(is_idle().await?, "saw a board that is not idle, although all tasks have ended");
+    Ok(())
+}
+
 async fn cost(cx: &Context) -> Outcome {
     let stage = Stage::fresh(cx);
     let a = stage.seat().await?;
@@ -101,7 +182,8 @@ async fn cost(cx: &Context) -> Outcome {
     let held = a.open_task("held").await?;
     let claim = a.claim(&held, "w").await?;
     a.board.renew(&held, &claim.lease.token, hour * 24).await.at("renew")?;
-    for awaited in [Awaited::Ready, Awaited::Ended(held.clone())] {
+    let any = Awaited::AnyEnded([held.clone()].into());
+    for awaited in [Awaited::Ready, Awaited::Ended(held.clone()), any, Awaited::Idle] {
         let (before, start) = (meter.counts(), stage.clock.monotonic());
         let come = board.wait(&awaited, hour).await.at("wait")?;
         let waited = stage.clock.monotonic() - start;

@@ -221,6 +221,14 @@ wrong_judges! {
     ExplainForgetsDeps => "T21",
     /// Whoever waits asks five times a second, for ever.
     WaitStorms => "T32",
+    /// Who waits for the first of several tasks waits for all of them.
+    WaitAnyMeansAll => "T32",
+    /// A board on which somebody holds a task is taken for idle.
+    WaitIdleForgetsHeld => "T32",
+    /// A board on which a task rests is taken for idle.
+    WaitIdleForgetsResting => "T32",
+    /// A board on which a task waits for what has failed is never taken for idle.
+    WaitIdleCountsBlocked => "T32",
     /// Whoever waits does not see that a task was cancelled.
     WaitMissesCancelled => "T32",
     /// Whoever waits for anything to be ready does not see what becomes due.

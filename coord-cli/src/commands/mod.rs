@@ -4,10 +4,12 @@ pub(crate) mod add;
 pub(crate) mod boards;
 pub(crate) mod check;
 pub(crate) mod edit;
+pub(crate) mod explain;
 pub(crate) mod graph;
 pub(crate) mod ls;
 pub(crate) mod remove;
 pub(crate) mod show;
+pub(crate) mod wait;
 
 use coord_core::board::{BoardError, Task, TaskId};
 use serde_json::{Value, json};

@@ -83,7 +83,7 @@ impl Pace {
 const THOROUGH: u32 = 8;
 /// How often in a row the index has to be found empty. What is in it goes round, from ready to due to what must be examined to ready, and is looked for in
 /// this order: to be missed it would have to go on between any two of the looks.
-const EMPTY: u32 = 3;
+const EMPTY: usize = 3;
 
 impl<B: Backend> BoardAdapter<B> {
     pub(super) async fn wait_for(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
@@ -91,7 +91,7 @@ impl<B: Backend> BoardAdapter<B> {
         let clock = self.clock();
         let start = clock.monotonic();
         let mut pace = Pace::new();
-        let (mut looks, mut thorough) = (0_u32, true);
+        let (mut looks, mut thorough, mut begin) = (0_u32, true, 0);
         // When the first task becomes due, as a thorough look has last shown.
         let mut due_at: Option<Duration> = None;
         loop {
@@ -100,7 +100,7 @@ impl<B: Backend> BoardAdapter<B> {
                 Awaited::Ended(id) => self.has_ended(std::iter::once(id)).await?,
                 Awaited::AnyEnded(ids) => self.has_ended(ids).await?,
                 Awaited::Ready => self.is_ready(thorough).await?,
-                Awaited::Idle => self.is_idle(thorough).await?,
+                Awaited::Idle => self.is_idle(thorough, &mut begin).await?,
             };
             let now = clock.monotonic();
             match seen {
@@ -137,20 +137,22 @@ impl<B: Backend> BoardAdapter<B> {
         wrong.map_or(Ok(Look::Nothing), Err)
     }
 
-    async fn is_idle(&self, thorough: bool) -> Result<Look, BoardError> {
-        for _ in 0..EMPTY {
-            if self.has_entry(super::ready::READY).await? || self.has_entry(super::ready::DUE).await? {
-                return Ok(Look::Nothing);
-            }
-            if self.has_entry(super::ready::TODO).await? {
-                if !thorough {
-                    return Ok(Look::Nothing);
-                }
+    /// Begins where the last look has found something: mostly it is still there, and one look is enough.
+    async fn is_idle(&self, thorough: bool, begin: &mut usize) -> Result<Look, BoardError> {
+        use super::ready::{DUE, READY, TODO};
+        const ROUND: [&str; 3] = [READY, DUE, TODO];
+        let first = *begin;
+        for place in (0..ROUND.len()).cycle().skip(first).take(EMPTY * ROUND.len()) {
+            let prefix = ROUND[place];
+            let mut found = self.has_entry(prefix).await?;
+            if found && thorough && prefix == TODO {
                 // Whoever left it may be gone, and where nobody looks for tasks nobody else examines it.
                 self.examine_some().await?;
-                if self.has_entry(super::ready::TODO).await? {
-                    return Ok(Look::Nothing);
-                }
+                found = self.has_entry(prefix).await?;
+            }
+            if found {
+                *begin = place;
+                return Ok(Look::Nothing);
             }
         }
         Ok(Look::Come)

@@ -102,6 +102,40 @@ impl OneKeyBoard {
                         return Ok(true);
                     }
                 }
+                Awaited::AnyEnded(ids) => {
+                    awaited.validate()?;
+                    let mut ended = 0;
+                    let mut gone = None;
+                    for id in ids {
+                        match read.whole.tasks.get(&self.ident(id)?) {
+                            Some(task) => ended += usize::from(task.state.is_terminal()),
+                            None => gone = gone.or_else(|| Some(id.clone())),
+                        }
+                    }
+                    let enough = if self.is(WrongJudge::WaitAnyMeansAll) { ids.len() } else { 1 };
+                    if ended >= enough {
+                        return Ok(true);
+                    }
+                    if let Some(id) = gone {
+                        return Err(BoardError::NotFound { id });
+                    }
+                }
+                Awaited::Idle => {
+                    let mut left = false;
+                    for (id, task) in &read.whole.tasks {
+                        left |= match self.would_be(&read, id)? {
+                            Standing::Ended { .. } | Standing::Blocked { .. } => false,
+                            Standing::Held { .. } => !self.is(WrongJudge::WaitIdleForgetsHeld),
+                            Standing::NotYet { .. } => !self.is(WrongJudge::WaitIdleForgetsResting),
+                            _ => true,
+                        };
+                        let blocked = task.state == State::Open && !task.deps.is_empty();
+                        left |= blocked && self.is(WrongJudge::WaitIdleCountsBlocked);
+                    }
+                    if !left {
+                        return Ok(true);
+                    }
+                }
                 _ => {
                     for (id, task) in &read.whole.tasks {
                         match self.would_be(&read, id)? {

@@ -1,0 +1,300 @@
+//! `coord explain`: why a task can be claimed or not, and what to do about it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use coord_core::board::{BoardError, Standing, State, Task, TaskId};
+use coord_core::{Clock as _, SystemClock, Timestamp};
+use serde_json::{Value, json};
+
+use super::{outcome_text, task_json};
+use crate::args::ExplainArgs;
+use crate::definition::seconds;
+use crate::effects::word;
+use crate::failure::{Failure, exit};
+use crate::output::{self, Format};
+use crate::store::OpenBoard;
+
+/// The most tasks that are named in one list.
+const NAMED: usize = 12;
+/// The most tasks below a blocked one that are looked at.
+const LOOKED_AT: usize = 256;
+
+/// `coord explain`.
+pub(crate) async fn run(args: &ExplainArgs) -> Result<u8, Failure> {
+    let id = TaskId::new(&args.id)?;
+    let opened = args.board.store.store().existing_board(args.board.board.as_ref()).await?;
+    let standing = opened.board.explain(&id).await?;
+    let task = opened.get(&id).await?;
+    let below = match &standing {
+        Standing::Blocked { pending, failed, missing } => {
+            Below::of(&opened, pending.iter().chain(failed).chain(missing)).await?
+        }
+        _ => Below::default(),
+    };
+    let now = opened.time().await?.unwrap_or_else(|| SystemClock::new().now());
+    let explained = Explained { task: &task, standing: &standing, below: &below, now };
+    let (lines, help) = explained.text();
+    match args.board.store.format {
+        Format::Json => {
+            let ids = |ids: &[TaskId]| ids.iter().map(|id| id.as_str().to_owned()).collect::<Vec<_>>();
+            let (pending, failed, missing) = match &standing {
+                Standing::Blocked { pending, failed, missing } => (ids(pending), ids(failed), ids(missing)),
+                _ => Default::default(),
+            };
+            output::json(&json!({
+                "board": opened.name.as_str(),
+                "id": id.as_str(),
+                "claimable": standing == Standing::Claimable,
+                "why": explained.word(),
+                "until": explained.until().map(|time| time.to_string()),
+                "pending": pending,
+                "failed": failed,
+                "missing": missing,
+                "causes": below.causes().map(|(id, why)| json!({ "id": id.as_str(), "why": why })).collect::<Vec<Value>>(),
+                "text": lines,
+                "help": help,
+                "task": task_json(&task, explained.shown()),
+            }));
+        }
+        Format::Text => {
+            for line in &lines {
+                output::line(&output::clean(line));
+            }
+            for command in &help {
+                output::line(&format!("  help: {}", output::clean(command)));
+            }
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// What a task waits for in the end: tasks that do not wait for others themselves.
+#[derive(Debug, Default)]
+struct Below {
+    found: BTreeMap<TaskId, Standing>,
+    missing: Vec<TaskId>,
+    /// There are more than were looked at.
+    more: bool,
+}
+
+impl Below {
+    async fn of(opened: &OpenBoard, first: impl Iterator<Item = &TaskId>) -> Result<Self, Failure> {
+        let mut below = Below::default();
+        let mut next: VecDeque<TaskId> = first.cloned().collect();
+        let mut looked_at = 0;
+        while let Some(id) = next.pop_front() {
+            if below.found.contains_key(&id) || below.missing.contains(&id) {
+                continue;
+            }
+            if looked_at == LOOKED_AT {
+                below.more = true;
+                break;
+            }
+            looked_at += 1;
+            match opened.board.explain(&id).await {
+                Ok(standing) => {
+                    if let Standing::Blocked { pending, failed, missing } = &standing {
+                        next.extend(pending.iter().chain(failed).chain(missing).cloned());
+                    }
+                    below.found.insert(id, standing);
+                }
+                Err(BoardError::NotFound { id }) => below.missing.push(id),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(below)
+    }
+
+    /// Those that do not wait for others themselves, each with why it is not done yet.
+    fn causes(&self) -> impl Iterator<Item = (&TaskId, String)> {
+        let found = self.found.iter().filter_map(|(id, standing)| {
+            Some((
+                id,
+                match standing {
+                    Standing::Blocked { .. } | Standing::Ended { state: State::Done } => return None,
+                    Standing::Claimable => "ready, and nobody has claimed it yet".into(),
+                    Standing::Held { owner, until, .. } => {
+                        let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
+                        format!("held by {owner}{until}")
+                    }
+                    Standing::NotYet { until } => format!("rests until {until}"),
+                    Standing::Ended { state } => state.to_string(),
+                    Standing::Exhausted => "has no attempts left".into(),
+                    _ => "cannot be claimed".into(),
+                },
+            ))
+        });
+        found.chain(self.missing.iter().map(|id| (id, "missing: there is no such task".to_owned())))
+    }
+}
+
+struct Explained<'a> {
+    task: &'a Task,
+    standing: &'a Standing,
+    below: &'a Below,
+    now: Timestamp,
+}
+
+impl Explained<'_> {
+    /// Why, in one word.
+    fn word(&self) -> &'static str {
+        match self.standing {
+            Standing::Claimable => "claimable",
+            Standing::Ended { .. } => "ended",
+            Standing::Held { .. } => "held",
+            Standing::NotYet { .. } => "not_yet",
+            Standing::Blocked { .. } => "blocked",
+            Standing::Exhausted => "exhausted",
+            _ => "other",
+        }
+    }
+
+    fn until(&self) -> Option<Timestamp> {
+        match self.standing {
+            Standing::Held { until, .. } => *until,
+            Standing::NotYet { until } => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// How the task stands, in the words of `coord ls`.
+    fn shown(&self) -> crate::standing::Standing {
+        use crate::standing::Standing as Shown;
+        match self.standing {
+            Standing::Claimable | Standing::NotYet { .. } | Standing::Exhausted => Shown::Ready,
+            Standing::Held { .. } => Shown::Running,
+            Standing::Ended { state } => Shown::of_state(*state).unwrap_or(Shown::Unknown),
+            Standing::Blocked { failed, missing, .. } => {
+                let hopeless = |standing: &Standing| matches!(standing, Standing::Ended { state } if *state != State::Done);
+                let below = self.below.found.values().any(hopeless) || !self.below.missing.is_empty();
+                if below || !failed.is_empty() || !missing.is_empty() {
+                    Shown::Blocked
+                } else {
+                    Shown::Waiting
+                }
+            }
+            _ => Shown::Unknown,
+        }
+    }
+
+    /// What there is to say, and the commands that help.
+    fn text(&self) -> (Vec<String>, Vec<String>) {
+        let id = &self.task.id;
+        let own = word(id.as_str());
+        let left = |until: Timestamp| seconds(until.saturating_since(self.now));
+        let outcome = outcome_text(self.task).map(|text| format!(": {text}")).unwrap_or_default();
+        let mut lines = Vec::new();
+        let mut help = Vec::new();
+        match self.standing {
+            Standing::Claimable => match (&self.task.owner, self.task.lease) {
+                (Some(owner), Some(lease)) => {
+                    let until = lease.until.map(|until| format!(" at {until}")).unwrap_or_default();
+                    lines.push(format!(
+                        "{id} can be claimed: {owner} held it under fence {}, but the lease has ended{until}",
+                        lease.fence
+                    ));
+                }
+                _ => {
+                    lines.push(format!("{id} can be claimed: nobody holds it, and it waits for nothing"));
+                    let labels = &self.task.labels;
+                    if !labels.is_empty() {
+                        lines.push(format!("a worker has to take its labels: {}", labels.join(", ")));
+                    }
+                    help.push("`coord worker` claims and runs what is ready".into());
+                }
+            },
+            Standing::Held { owner, until, fence } => {
+                let until = match until {
+                    Some(until) => {
+                        format!("until {until}, in {}, unless it renews the lease", left(*until))
+                    }
+                    None => "for ever".into(),
+                };
+                lines.push(format!("{id} is held by {owner} under fence {fence}, {until}"));
+                lines.push(format!("the claim was made or renewed last at {}", self.task.touched));
+                help.push(format!(
+                    "`coord release {own} --fence {fence}` frees it now; its holder can complete it no more"
+                ));
+            }
+            Standing::NotYet { until } => {
+                let why = if self.task.attempts > 0 {
+                    "rests after an attempt that failed"
+                } else {
+                    "may not begin yet"
+                };
+                lines.push(format!("{id} {why}, until {until}, in {}{outcome}", left(*until)));
+            }
+            Standing::Ended { state: State::Done } => lines.push(format!("{id} is done{outcome}")),
+            Standing::Ended { state } => {
+                lines.push(format!("{id} has ended: {state}{outcome}"));
+                if matches!(state, State::Failed | State::Cancelled) {
+                    help.push(format!("`coord reopen {own}` opens it again"));
+                }
+            }
+            Standing::Exhausted => {
+                lines.push(format!("{id} has no attempts left, and the last one ended without an answer"));
+                lines.push("whoever looks for a task next makes it a failed one".into());
+                help.push(format!("`coord reopen {own}` opens it again after that"));
+            }
+            Standing::Blocked { pending, failed, missing } => {
+                self.blocked([pending, failed, missing], &mut lines, &mut help)
+            }
+            other => lines.push(format!("{id} cannot be claimed: {other:?}")),
+        }
+        if let (Some(retry), Some(left)) = (self.task.retry, self.task.attempts_left()) {
+            lines.push(format!("attempt {} of {}; {left} left", self.task.attempts, retry.attempts));
+        }
+        (lines, help)
+    }
+
+    fn blocked(
+        &self,
+        [pending, failed, missing]: [&Vec<TaskId>; 3],
+        lines: &mut Vec<String>,
+        help: &mut Vec<String>,
+    ) {
+        let id = &self.task.id;
+        let direct = pending.len() + failed.len() + missing.len();
+        lines.push(format!(
+            "{id} waits for {direct} of the {} that it depends on:",
+            output::tasks(self.task.deps.len())
+        ));
+        let mut named = Vec::new();
+        for (ids, what) in
+            [(failed, "cannot become done by itself"), (missing, "is missing"), (pending, "has not ended")]
+        {
+            named.extend(ids.iter().map(|id| format!("  {id} {what}")));
+        }
+        list(lines, named);
+        let causes: Vec<(&TaskId, String)> = self.below.causes().collect();
+        lines.push("in the end it waits for:".into());
+        list(lines, causes.iter().map(|(id, why)| format!("  {id}: {why}")).collect());
+        if self.below.more {
+            lines.push(format!("  (only {LOOKED_AT} tasks below it were looked at)"));
+        }
+        let hopeless: Vec<String> = self
+            .below
+            .found
+            .iter()
+            .filter(|(_, standing)| {
+                matches!(standing, Standing::Ended { state: State::Failed | State::Cancelled })
+            })
+            .map(|(id, _)| word(id.as_str()))
+            .collect();
+        if !hopeless.is_empty() {
+            let some = hopeless.iter().take(NAMED).cloned().collect::<Vec<_>>().join(" ");
+            help.push(format!(
+                "`coord reopen {some}` opens what failed again, `coord show` tells why it failed"
+            ));
+        }
+    }
+}
+
+fn list(lines: &mut Vec<String>, mut named: Vec<String>) {
+    let more = named.len().saturating_sub(NAMED);
+    named.truncate(NAMED);
+    lines.append(&mut named);
+    if more > 0 {
+        lines.push(format!("  … and {more} more"));
+    }
+}
