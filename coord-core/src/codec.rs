@@ -37,7 +37,9 @@ pub(crate) enum RecordKind {
     RetriedDefinition = 8,
     /// The definition of a task of which not all dependencies must be done.
     RuledDefinition = 9,
-    // 10 to 13 are the board's.
+    /// The head of a failed or cancelled task that stays so, for another one has begun because of that.
+    PinnedHead = 10,
+    // 11 to 13 are the board's.
     /// What has happened to a task.
     History = 14,
     /// How far a task is.

@@ -1,11 +1,12 @@
 //! The verbs on one head: claim, renew, release, complete, fail, and the operators' cancel, reopen and revoke.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
 use super::dep::Dep;
 use super::past::{self, Event, past_key};
-use super::ready::{self, Moved};
+use super::ready::{self, Moved, Needs};
 use super::record::{
     Definition, Head, Held, Settled, SettledBy, StoredState, definition_key, encode_head, head_key,
     malformed, read_definition, read_head, shown,
@@ -20,8 +21,8 @@ use crate::key::Key;
 use crate::token::{self, OperationId, Token};
 use crate::txn::{Assert, Mutation};
 
-/// How many done dependencies a claim asserts besides its own head. Done is for ever, so it rests on none of these asserts; they
-/// catch what a failover of the store has lost.
+/// How many dependencies a claim asserts besides its own head. Those that failed or were cancelled come first, for it rests on these. Done
+/// is for ever, so it rests on none of the other asserts; they catch what a failover of the store has lost.
 const ASSERTED_DEPENDENCIES: usize = 40;
 
 pub(super) fn not_found(id: &TaskId) -> BoardError {
@@ -207,29 +208,61 @@ pub(super) enum Found {
     DueFirst,
     /// All attempts have been made, and so the task has failed.
     Failed,
+    /// It can never begin, and so the task is skipped.
+    Skipped,
+}
+
+/// What a claim rests on besides the head of its own task.
+#[derive(Default)]
+struct Resting {
+    asserts: Vec<Assert>,
+    /// Failed and cancelled dependencies that stay so from now on, as they are to be written.
+    pinned: Vec<(TaskId, Head)>,
 }
 
 impl Claiming<'_> {
-    /// The dependencies that stand in the way, or the asserts that the done ones are worth.
-    fn judge_dependencies(&self, view: &View<'_>, deps: &[Dep]) -> Result<Vec<Assert>, BoardError> {
+    /// What a claim rests on; `None` if the task can never begin, or the error that names the dependencies that stand in the way.
+    fn judge_dependencies(&self, view: &View<'_>, deps: &[Dep]) -> Result<Option<Resting>, BoardError> {
         let (mut pending, mut failed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-        let mut asserts = Vec::new();
-        for Dep { id: dep, .. } in deps {
+        let (mut resting, mut certain) = (Resting::default(), Vec::new());
+        let mut unsettled = false;
+        for Dep { id: dep, rule } in deps {
             let key = head_key(dep);
             let entry = view.entry(&key)?;
-            match read_head(dep, entry)?.map(|head| head.state()) {
-                None => missing.push(dep.clone()),
-                Some(State::Done) => asserts.push(Assert::version(key, entry.version())),
-                Some(State::Open | State::Claimed) => pending.push(dep.clone()),
-                Some(State::Failed | State::Cancelled | State::Skipped) => failed.push(dep.clone()),
-                Some(State::Unknown(code)) => return Err(unknown_state(dep, code)),
+            let Some(mut head) = read_head(dep, entry)? else {
+                missing.push(dep.clone());
+                continue;
+            };
+            let assert = Assert::version(key, entry.version());
+            match (rule.verdict(head.state()), head.state()) {
+                (Some(true), State::Failed | State::Cancelled) => {
+                    resting.asserts.push(assert);
+                    // It may be reopened as long as nobody has begun because of it.
+                    if head.pinned_by.is_none() {
+                        head.pinned_by = Some(self.id.clone());
+                        head.touch(self.operation, view.time(head.touched).now);
+                        resting.pinned.push((dep.clone(), head));
+                    }
+                }
+                (Some(true), _) => certain.push(assert),
+                (Some(false), _) => failed.push(dep.clone()),
+                (None, State::Unknown(code)) => return Err(unknown_state(dep, code)),
+                (None, State::Failed | State::Cancelled) => {
+                    unsettled = true;
+                    failed.push(dep.clone());
+                }
+                (None, _) => pending.push(dep.clone()),
             }
         }
-        if pending.is_empty() && failed.is_empty() && missing.is_empty() {
-            asserts.truncate(ASSERTED_DEPENDENCIES);
-            return Ok(asserts);
+        if unsettled || !pending.is_empty() || !missing.is_empty() {
+            return Err(BoardError::Blocked { pending, failed, missing });
         }
-        Err(BoardError::Blocked { pending, failed, missing })
+        if !failed.is_empty() {
+            return Ok(None);
+        }
+        let free = ASSERTED_DEPENDENCIES.saturating_sub(resting.asserts.len());
+        resting.asserts.extend(certain.into_iter().take(free));
+        Ok(Some(resting))
     }
 
     /// Writes the head, and the index and the history with it.
@@ -239,7 +272,8 @@ impl Claiming<'_> {
         before: &Head,
         head: &Head,
         definition: &Definition,
-        asserts: Vec<Assert>,
+        own: Assert,
+        resting: Resting,
         found: Found,
     ) -> Result<Step<Found>, BoardError> {
         let mut index = ready::Change::default();
@@ -247,17 +281,26 @@ impl Claiming<'_> {
         if let Some(hint) = &self.hint {
             index.delete(hint.entry.clone());
         }
-        index.enter(self.id, head, definition, &ready::place(head, None));
-        let put = Mutation::put(head_key(self.id), encode_head(head));
-        // A claim that finds no attempt left was made by somebody too, and says why.
-        let said = head.settled.as_ref().map(|settled| Event::cut(settled.answer.as_str()));
-        let event = Event {
-            by: Some(self.agent.clone()),
-            text: said.unwrap_or_default(),
-            ..past::event(Verb::Claim, before, head)
+        index.enter(self.id, head, definition, &ready::place(head, Needs::Met));
+        if head.state().is_terminal() {
+            index.put(ready::todo_key(self.id), ready::marker());
+        }
+        index.put(head_key(self.id), encode_head(head));
+        for (dep, head) in &resting.pinned {
+            index.put(head_key(dep), encode_head(head));
+        }
+        let event = match head.state() {
+            State::Skipped => past::event(Verb::Skip, before, head),
+            // A claim that finds no attempt left was made by somebody too, and says why.
+            _ => Event {
+                by: Some(self.agent.clone()),
+                text: head.settled.as_ref().map(|by| Event::cut(by.answer.as_str())).unwrap_or_default(),
+                ..past::event(Verb::Claim, before, head)
+            },
         };
         let noted = past::noted(view, self.id, before, event)?;
-        let (asserts, mutations) = index.into_parts(asserts, [put, noted]);
+        let asserts = std::iter::once(own).chain(resting.asserts);
+        let (asserts, mutations) = index.into_parts(asserts, [noted]);
         Ok(Step::Commit(commit(asserts, mutations)?, found))
     }
 
@@ -277,7 +320,7 @@ impl Claiming<'_> {
         // Nobody has this token, so nobody is told that it was theirs.
         head.settled = Some(Settled { token: self.nobody.clone(), verb: SettledBy::Fail, answer });
         head.touch(self.operation, time.now);
-        self.write(view, &before, &head, definition, vec![assert], Found::Failed)
+        self.write(view, &before, &head, definition, assert, Resting::default(), Found::Failed)
     }
 }
 
@@ -341,8 +384,12 @@ impl Judge for Claiming<'_> {
         if !unread.is_empty() {
             return Ok(Step::Read(unread));
         }
-        let mut asserts = vec![Assert::version(key.clone(), entry.version())];
-        asserts.extend(self.judge_dependencies(view, &definition.deps)?);
+        let own = Assert::version(key.clone(), entry.version());
+        let Some(resting) = self.judge_dependencies(view, &definition.deps)? else {
+            head.leave(State::Skipped);
+            head.touch(self.operation, time.now);
+            return self.write(view, &before, &head, &definition, own, Resting::default(), Found::Skipped);
+        };
         head.state = StoredState(State::Claimed);
         head.held = Some(Held {
             owner: self.agent.clone(),
@@ -356,7 +403,7 @@ impl Judge for Claiming<'_> {
         head.touch(self.operation, time.now);
         let lease = Lease { token: self.token.clone(), fence: head.fence, until };
         let claim = Claim { task: shown(self.id, &head, &definition), lease };
-        self.write(view, &before, &head, &definition, asserts, Found::Given(Box::new(claim)))
+        self.write(view, &before, &head, &definition, own, resting, Found::Given(Box::new(claim)))
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<Found>) -> Result<Fate<Found>, BoardError> {
@@ -386,6 +433,7 @@ impl<B: Backend> BoardAdapter<B> {
         match self.run(&mut Claiming::new(id, agent, request, None)).await? {
             Found::Given(claim) => Ok(*claim),
             Found::Failed => Err(BoardError::Terminal { state: State::Failed }),
+            Found::Skipped => Err(BoardError::Terminal { state: State::Skipped }),
             Found::Gone | Found::Unwanted | Found::DueFirst => Err(not_found(id)),
         }
     }
@@ -476,14 +524,23 @@ impl<B: Backend> BoardAdapter<B> {
         reason: Outcome,
     ) -> Result<Outcome, BoardError> {
         let random = token::seed();
-        let end = move |head: &mut Head, time: Time, retry: Option<Retry>| match retry {
+        // Whether it was the last attempt.
+        let ended = AtomicBool::new(false);
+        let end = |head: &mut Head, time: Time, retry: Option<Retry>| match retry {
             Some(retry) if head.attempts < retry.attempts => {
                 head.leave(State::Open);
                 head.not_before = Some(time.now.saturating_add(retry.rest(head.attempts, random)));
             }
-            _ => head.leave(State::Failed),
+            _ => {
+                ended.store(true, Ordering::Relaxed);
+                head.leave(State::Failed);
+            }
         };
-        self.settle(id, token, SettledBy::Fail, reason, end).await
+        let kept = self.settle(id, token, SettledBy::Fail, reason, end).await?;
+        if ended.load(Ordering::Relaxed) {
+            self.examine_own(id).await;
+        }
+        Ok(kept)
     }
 
     pub(super) async fn cancel_task(&self, id: &TaskId) -> Result<(), BoardError> {
@@ -496,7 +553,9 @@ impl<B: Backend> BoardAdapter<B> {
             State::Unknown(code) => Err(unknown_state(id, code)),
             state => Err(BoardError::Terminal { state }),
         };
-        self.on_head(Verb::Cancel, id, None, judge, |_| None, false).await
+        self.on_head(Verb::Cancel, id, None, judge, |_| None, false).await?;
+        self.examine_own(id).await;
+        Ok(())
     }
 
     pub(super) async fn reopen_task(&self, id: &TaskId) -> Result<(), BoardError> {
@@ -504,6 +563,9 @@ impl<B: Backend> BoardAdapter<B> {
             (State::Open, _) => Ok(Change::Answer(())),
             (State::Claimed, Some(held)) => Err(taken(&head, held)),
             (State::Failed | State::Cancelled, _) => {
+                if let Some(dependent) = head.pinned_by {
+                    return Err(BoardError::HasDependents { dependent });
+                }
                 head.leave(State::Open);
                 head.attempts = 0;
                 head.not_before = None;

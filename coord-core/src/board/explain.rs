@@ -38,13 +38,16 @@ pub enum Standing {
     Blocked {
         /// Those that are open or claimed.
         pending: Vec<TaskId>,
-        /// Those that failed or were cancelled: somebody has to reopen them.
+        /// Those that ended otherwise than they should. Those that failed or were cancelled somebody has to reopen; those that were done
+        /// or skipped make that it is skipped once the others have ended.
         failed: Vec<TaskId>,
         /// Those that do not exist.
         missing: Vec<TaskId>,
     },
     /// All its attempts have been made, and whoever claims it next makes it a failed one.
     Exhausted,
+    /// It can never begin, and whoever claims it next makes it a skipped one.
+    Skippable,
 }
 
 /// A claim that writes nothing.
@@ -63,6 +66,7 @@ impl Judge for Explaining<'_> {
             Ok(Step::Read(keys)) => return Ok(Step::Read(keys)),
             Ok(Step::List(range)) => return Ok(Step::List(range)),
             Ok(Step::Commit(_, Found::Failed)) => Standing::Exhausted,
+            Ok(Step::Commit(_, Found::Skipped)) => Standing::Skippable,
             Ok(Step::Commit(..) | Step::Answer(_)) => Standing::Claimable,
             Err(BoardError::Terminal { state }) => Standing::Ended { state },
             Err(BoardError::Taken { owner, until, fence }) => Standing::Held { owner, until, fence },

@@ -85,6 +85,8 @@ pub enum Verb {
     Progress,
     /// Taking finished tasks off the board, and the names of such out of the tasks that depended on them.
     Archive,
+    /// Writing that a task can never begin, by whoever finds that, whatever he came for.
+    Skip,
 }
 
 impl Verb {
@@ -108,6 +110,7 @@ impl Verb {
             Verb::Revoke => "revoke",
             Verb::Progress => "progress",
             Verb::Archive => "archive",
+            Verb::Skip => "skip",
         }
     }
 }

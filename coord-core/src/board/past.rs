@@ -1,6 +1,7 @@
 //! What has happened to a task: a short record of its own, beside the head, so that heads stay small.
 //!
-//! It is read with the head and written in the transaction that writes the head, by every verb but renew. The assert on the head covers
+//! It is read with the head and written in the transaction that writes the head, by every verb but renew. (That another task rests on
+//! this one from now on is no event of it, though its head says so.) The assert on the head covers
 //! it, for nobody writes the one without the other. Nothing is ever judged by it, so one that cannot be read stops nobody: it begins
 //! anew, and says so.
 //!
@@ -85,7 +86,7 @@ impl History {
 #[serde(try_from = "u8", into = "u8")]
 struct StoredVerb(Verb);
 
-const CODES: [(Verb, u8); 10] = [
+const CODES: [(Verb, u8); 11] = [
     (Verb::Add, 1),
     (Verb::SetDeps, 2),
     (Verb::Claim, 3),
@@ -96,6 +97,7 @@ const CODES: [(Verb, u8); 10] = [
     (Verb::Reopen, 8),
     (Verb::Revoke, 9),
     (Verb::Archive, 10),
+    (Verb::Skip, 11),
 ];
 
 impl TryFrom<u8> for StoredVerb {
@@ -211,10 +213,14 @@ pub(crate) fn noted(
     before: &Head,
     event: Event,
 ) -> Result<Mutation, BoardError> {
-    let key = past_key(id);
-    let mut past = Past::read(id, view.entry(&key)?, before);
+    Ok(Mutation::put(past_key(id), with(view, id, before, event)?))
+}
+
+/// A history to which this is added.
+pub(crate) fn with(view: &View<'_>, id: &TaskId, before: &Head, event: Event) -> Result<Bytes, BoardError> {
+    let mut past = Past::read(id, view.entry(&past_key(id))?, before);
     past.push(event);
-    Ok(Mutation::put(key, encode(&past)))
+    Ok(encode(&past))
 }
 
 impl<B: Backend> BoardAdapter<B> {

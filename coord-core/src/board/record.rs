@@ -82,6 +82,10 @@ pub(crate) struct Head {
     /// The size of the definition's record, so that definitions can be read in pages that fit.
     pub(crate) definition_bytes: u32,
     pub(crate) recent: Recent,
+    /// Who has begun because this task has failed or was cancelled: it stays so for ever. Stored beside the rest, and only where there
+    /// is one: most heads are as they always were.
+    #[serde(skip)]
+    pub(crate) pinned_by: Option<TaskId>,
 }
 
 /// Who holds a task.
@@ -292,7 +296,10 @@ pub(crate) fn encode_topology(record: &Topology) -> Bytes {
 }
 
 pub(crate) fn encode_head(record: &Head) -> Bytes {
-    codec::encode(RecordKind::TaskHead, record)
+    match &record.pinned_by {
+        None => codec::encode(RecordKind::TaskHead, record),
+        Some(dependent) => codec::encode(RecordKind::PinnedHead, &(record, dependent)),
+    }
 }
 
 pub(crate) fn encode_definition(record: &Definition) -> Bytes {
@@ -326,7 +333,16 @@ pub(crate) fn read_topology(entry: &Entry) -> Result<Topology, BoardError> {
 /// The head of a task, `None` if there is no such task.
 pub(crate) fn read_head(id: &TaskId, entry: &Entry) -> Result<Option<Head>, BoardError> {
     let key = head_key(id);
-    let Some(head) = codec::read::<Head>(RecordKind::TaskHead, &key, entry)? else { return Ok(None) };
+    let Some(value) = entry.value() else { return Ok(None) };
+    let read = match codec::decode(RecordKind::TaskHead, value) {
+        Err(DecodeError::Kind { .. }) => codec::decode(RecordKind::PinnedHead, value)
+            .map(|(head, dependent)| Head { pinned_by: Some(dependent), ..head }),
+        read => read,
+    };
+    let head: Head = read.map_err(|error| malformed(&key, error))?;
+    if head.pinned_by.is_some() && !matches!(head.state(), State::Failed | State::Cancelled) {
+        return Err(malformed(&key, "a task that others rest on has neither failed nor been cancelled"));
+    }
     if (head.state() == State::Claimed) != head.held.is_some() {
         return Err(malformed(&key, "a task is claimed exactly if somebody holds it"));
     }
@@ -463,6 +479,7 @@ mod tests {
             created: Created { operation: operation(1), digest: [0xAB; 32] },
             definition_bytes: 42,
             recent,
+            pinned_by: None,
         };
         let definition = Definition {
             title: "Ship it".into(),
@@ -473,16 +490,30 @@ mod tests {
             retry: None,
         };
         let retried = Definition { retry: Some(Retry::new(3)), ..definition.clone() };
+        let ruled = Definition {
+            deps: vec![Dep::on(id("a"), Rule::Finished), id("b").into(), Dep::on(id("c"), Rule::Failed)],
+            ..definition.clone()
+        };
+        let both = Definition { retry: Some(Retry::new(3)), ..ruled.clone() };
+        let pinned =
+            Head { state: StoredState(State::Failed), held: None, pinned_by: Some(id("x")), ..head.clone() };
+        let skipped = Head { state: StoredState(State::Skipped), pinned_by: None, ..pinned.clone() };
         assert_eq!(hex(&encode_topology(&topology)), TOPOLOGY_1);
         assert_eq!(hex(&encode_head(&head)), HEAD_1);
         assert_eq!(hex(&encode_definition(&definition)), DEFINITION_1);
         assert_eq!(hex(&encode_definition(&retried)), RETRIED_1);
+        assert_eq!(hex(&encode_definition(&ruled)), RULED_1);
+        assert_eq!(hex(&encode_definition(&both)), RULED_AND_RETRIED_1);
+        assert_eq!(hex(&encode_head(&pinned)), PINNED_1);
+        assert_eq!(hex(&encode_head(&skipped)), SKIPPED_1);
         assert_eq!(hex(&encode_edge()), EDGE_1);
         let version = crate::Version::first(1).unwrap();
         let entry = |value| Entry::Present { version, value };
         assert_eq!(read_topology(&entry(encode_topology(&topology))).unwrap(), topology);
-        assert_eq!(read_head(&id("t"), &entry(encode_head(&head))).unwrap(), Some(head));
-        for definition in [definition, retried] {
+        for head in [head, pinned, skipped] {
+            assert_eq!(read_head(&id("t"), &entry(encode_head(&head))).unwrap(), Some(head));
+        }
+        for definition in [definition, retried, ruled, both] {
             let read = read_definition(&id("t"), &entry(encode_definition(&definition)));
             assert_eq!(read.unwrap(), definition);
         }
@@ -493,5 +524,10 @@ mod tests {
     const HEAD_1: &str = "c05244310102010106776f726b6572000102030405060708090a0b0c0d0e0f010f0e0d0c0b0a0908070605040302010001fd00803c3048140c000309010200fd00f9a82c48140c0001ffffffffffffffffffffffffffffffff020665786974203101010101010101010101010101010101abababababababababababababababababababababababababababababababab2a020101010101010101010101010101010102020202020202020202020202020202";
     const DEFINITION_1: &str = "c05244310103075368697020697402016101620103677075090200ff";
     const RETRIED_1: &str = "c05244310108075368697020697402016101620103677075090200ff030100fb2c0100";
+    const RULED_1: &str = "c052443101090753686970206974030161016201630103677075090200ff0003010002";
+    const RULED_AND_RETRIED_1: &str =
+        "c052443101090753686970206974030161016201630103677075090200ff01030100fb2c010003010002";
+    const PINNED_1: &str = "c0524431010a03000309010200fd00f9a82c48140c0001ffffffffffffffffffffffffffffffff020665786974203101010101010101010101010101010101abababababababababababababababababababababababababababababababab2a0201010101010101010101010101010101020202020202020202020202020202020178";
+    const SKIPPED_1: &str = "c0524431010205000309010200fd00f9a82c48140c0001ffffffffffffffffffffffffffffffff020665786974203101010101010101010101010101010101abababababababababababababababababababababababababababababababab2a020101010101010101010101010101010102020202020202020202020202020202";
     const EDGE_1: &str = "c05244310104";
 }

@@ -10,7 +10,7 @@ use super::dep::{Dep, Rule};
 use super::past::{self, Event, past_key};
 use super::plan::{Added, Plan, PlanReport, dependency_order};
 use super::progress::progress_key;
-use super::ready::{self, Scan, marker, todo_key, watch_key};
+use super::ready::{self, Needs, Scan, marker, todo_key, watch_key};
 use super::record::{
     self, Created, Definition, EDGES, Head, Recent, StoredState, Topology, definition_key, digest, edge_ids,
     edge_key, edges_prefix, encode_definition, encode_edge, encode_head, encode_topology, head_key,
@@ -24,6 +24,9 @@ use crate::key::{Key, Prefix, limits};
 use crate::snapshot::{KeyRange, KeySet, Version};
 use crate::token::OperationId;
 use crate::txn::{Assert, Mutation};
+
+/// How many records set_deps writes at most besides edges and watches.
+const MUTATIONS_BESIDES: usize = 16;
 
 fn edge_put(dependency: &TaskId, dependent: &TaskId) -> Mutation {
     Mutation::put(edge_key(dependency, dependent), encode_edge())
@@ -49,24 +52,27 @@ impl<'a> Adding<'a> {
         Adding { tasks, digests: tasks.iter().map(digest).collect(), operation: OperationId::mint() }
     }
 
-    /// The first dependency of a task that is not done, and its version if it is on the board already. One that comes with the same
-    /// transaction cannot be done meanwhile.
+    /// What the dependencies of a task say, and the version of the one that it waits for, if that is on the board already. One that
+    /// comes with the same transaction cannot end meanwhile.
     fn waits_for<'t>(
         &self,
         view: &View<'_>,
         task: &'t TaskSpec,
         in_piece: &BTreeSet<&TaskId>,
         existing: &BTreeSet<&TaskId>,
-    ) -> Option<(&'t TaskId, Option<Version>)> {
-        task.deps.iter().find_map(|dep| {
+    ) -> (Needs<'t>, Option<Version>) {
+        let mut never = false;
+        for dep in &task.deps {
             if in_piece.contains(&dep.id) && !existing.contains(&dep.id) {
-                return Some((&dep.id, None));
+                return (Needs::Waits(&dep.id), None);
             }
             match ready::scan(view, std::slice::from_ref(dep)) {
-                Scan::Waits(_, _, version) => Some((&dep.id, Some(version))),
-                Scan::Done | Scan::Unread(_) => None,
+                Scan::Waits(_, _, version) => return (Needs::Waits(&dep.id), Some(version)),
+                Scan::Settled { impossible } => never |= impossible,
+                Scan::Unread(_) => {}
             }
-        })
+        }
+        (Needs::of(never), None)
     }
 
     /// Which tasks are there already, with the same definition.
@@ -132,15 +138,18 @@ impl Judge for Adding<'_> {
                 created: Created { operation: self.operation, digest: *digest },
                 definition_bytes: u32::try_from(definition.len()).unwrap_or(u32::MAX),
                 recent: Recent::default(),
+                pinned_by: None,
             };
             head.touch(self.operation, view.time(crate::Timestamp::EPOCH).now);
             topology.next_order += 1;
             match self.waits_for(view, task, &in_piece, &existing) {
-                None => index.enter(&task.id, &head, &defined, &ready::place(&head, None)),
-                Some((dep, version)) => {
+                (needs @ (Needs::Met | Needs::Never), _) => {
+                    index.enter(&task.id, &head, &defined, &ready::place(&head, needs));
+                }
+                (Needs::Waits(dep), version) => {
                     let known = version.is_none_or(|_| index.asserts(&head_key(dep)));
                     if known || index.asserted() < WATCHED {
-                        index.enter(&task.id, &head, &defined, &ready::place(&head, Some(dep)));
+                        index.enter(&task.id, &head, &defined, &ready::place(&head, Needs::Waits(dep)));
                         if let Some(version) = version {
                             index.assert(head_key(dep), version);
                         }
@@ -313,12 +322,19 @@ impl Reconnecting<'_> {
 
     /// Takes the task's watches off the dependencies that it had; returns what has to be read for that.
     ///
-    /// A watch on a task that is not done is on the first such one. That it still is not done is asserted, so the watch has not moved
-    /// on. Watches on done tasks are put no more, so those that are seen are all there are.
+    /// Where all dependencies must be done, a watch on a task that is not settled is on the first such one. That it still is not is
+    /// asserted, so the watch has not moved on. Watches on settled ones are put no more, so those that are seen are all there are.
+    /// With other rules a watch may be on any of them, so all are deleted, unless that would be too much for one transaction: a watch
+    /// that stays goes when the task that it is on has ended.
     fn leave_watches(&self, view: &View<'_>, deps: &[Dep], index: &mut ready::Change) -> Vec<Key> {
+        let ruled = deps.iter().any(|dep| dep.rule != Rule::Done);
+        if ruled && 2 * deps.len() + self.deps.len() + MUTATIONS_BESIDES <= limits::TXN_MUTATIONS {
+            deps.iter().for_each(|dep| index.delete(watch_key(&dep.id, self.id)));
+            return Vec::new();
+        }
         let passed = match ready::scan(view, deps) {
             Scan::Unread(keys) => return keys,
-            Scan::Done => deps,
+            Scan::Settled { .. } => deps,
             Scan::Waits(n, dep, version) => {
                 index.assert(head_key(dep), version);
                 index.delete(watch_key(dep, self.id));
@@ -456,15 +472,15 @@ impl Judge for Reconnecting<'_> {
         mutations.push(Mutation::put(definition_key(self.id), record));
         mutations.push(Mutation::put(key.clone(), encode_head(&head)));
         mutations.push(Mutation::put(topology_key(), encode_topology(&topology)));
-        let waits_for = match ready::scan(view, self.deps) {
-            Scan::Done => None,
+        let needs = match ready::scan(view, self.deps) {
+            Scan::Settled { impossible } => Needs::of(impossible),
             Scan::Waits(_, dep, version) => {
                 index.assert(head_key(dep), version);
-                Some(dep)
+                Needs::Waits(dep)
             }
             Scan::Unread(keys) => return Ok(Step::Read(keys)),
         };
-        index.enter(self.id, &head, &definition, &ready::place(&head, waits_for));
+        index.enter(self.id, &head, &definition, &ready::place(&head, needs));
         let (asserts, mutations) =
             index.into_parts([assert, Assert::version(key, entry.version())], mutations);
         Ok(Step::Commit(commit(asserts, mutations)?, ()))

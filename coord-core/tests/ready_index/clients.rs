@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use coord_core::Token;
 use coord_core::board::{
-    Board as _, BoardAdapter, ClaimRequest, Dep, ExtendedBoard as _, Filter, Outcome, Plan, Retry, TaskId,
-    TaskSpec,
+    Board as _, BoardAdapter, ClaimRequest, Dep, ExtendedBoard as _, Filter, Outcome, Plan, Retry, Rule,
+    TaskId, TaskSpec,
 };
 use rand::RngExt as _;
 use rand::rngs::StdRng;
@@ -25,13 +25,15 @@ pub(crate) struct Client {
     now: coord_core::Timestamp,
     /// How many tasks there are.
     tasks: usize,
+    /// Whether dependencies have other rules than to be done.
+    ruled: bool,
 }
 
 fn some(rng: &mut StdRng, tasks: usize) -> TaskId {
     id(&format!("t{}", rng.random_range(0..tasks)))
 }
 
-fn some_deps(rng: &mut StdRng, tasks: usize, of: &TaskId) -> Vec<TaskId> {
+fn some_deps(rng: &mut StdRng, tasks: usize, ruled: bool, of: &TaskId) -> Vec<Dep> {
     let mut deps: Vec<TaskId> = (0..rng.random_range(0..3)).map(|_| some(rng, tasks)).collect();
     deps.retain(|dep| dep != of);
     deps.sort();
@@ -39,12 +41,20 @@ fn some_deps(rng: &mut StdRng, tasks: usize, of: &TaskId) -> Vec<TaskId> {
     if rng.random_bool(0.5) {
         deps.reverse();
     }
-    deps
+    let mut rule = || if ruled { Rule::ALL[rng.random_range(0..3)] } else { Rule::Done };
+    deps.into_iter().map(|dep| Dep::on(dep, rule())).collect()
 }
 
 impl Client {
-    pub(crate) fn new(world: &World, n: u64, tasks: usize) -> Self {
-        Client { board: world.client(n + 1), tokens: Tokens::default(), call: None, now: world.now(), tasks }
+    pub(crate) fn new(world: &World, n: u64, tasks: usize, ruled: bool) -> Self {
+        Client {
+            board: world.client(n + 1),
+            tokens: Tokens::default(),
+            call: None,
+            now: world.now(),
+            tasks,
+            ruled,
+        }
     }
 
     pub(crate) fn is_busy(&self) -> bool {
@@ -73,7 +83,7 @@ impl Client {
     }
 
     fn spec(&self, rng: &mut StdRng, task: TaskId) -> TaskSpec {
-        let deps = some_deps(rng, self.tasks, &task);
+        let deps = some_deps(rng, self.tasks, self.ruled, &task);
         let mut spec = TaskSpec::new(task).deps(deps).priority(rng.random_range(0..2));
         if rng.random_ratio(1, 6) {
             spec = spec.not_before(self.now.saturating_add(TTL * rng.random_range(0..4)));
@@ -89,7 +99,7 @@ impl Client {
         let (board, tokens, task) = (self.board.clone(), self.tokens.clone(), some(rng, self.tasks));
         let worker = agent("worker");
         let outcome = Outcome::default;
-        self.call = Some(match rng.random_range(0..36) {
+        self.call = Some(match rng.random_range(0..if self.ruled { 46 } else { 36 }) {
             0..7 => {
                 let spec = self.spec(rng, task);
                 Box::pin(async move { drop(board.add(spec).await) })
@@ -102,8 +112,8 @@ impl Client {
             }
             8..10 => Box::pin(async move { drop(board.remove(&task).await) }),
             10..13 => {
-                let deps = some_deps(rng, self.tasks, &task);
-                Box::pin(async move { drop(board.set_deps(&task, &Dep::all(deps), None).await) })
+                let deps = some_deps(rng, self.tasks, self.ruled, &task);
+                Box::pin(async move { drop(board.set_deps(&task, &deps, None).await) })
             }
             13..17 => {
                 let request =
@@ -136,12 +146,12 @@ impl Client {
                 let (task, token) = self.token(rng);
                 Box::pin(async move { drop(board.complete(&task, &token, outcome()).await) })
             }
-            30 => {
+            30 | 36..40 => {
                 let (task, token) = self.token(rng);
                 Box::pin(async move { drop(board.fail(&task, &token, outcome()).await) })
             }
-            31 => Box::pin(async move { drop(board.cancel(&task).await) }),
-            32..34 => Box::pin(async move { drop(board.reopen(&task).await) }),
+            31 | 40..43 => Box::pin(async move { drop(board.cancel(&task).await) }),
+            32..34 | 43..46 => Box::pin(async move { drop(board.reopen(&task).await) }),
             34 => Box::pin(async move {
                 if let Ok(seen) = board.get(&task).await {
                     drop(board.revoke(&task, seen.fence).await);

@@ -35,6 +35,12 @@ pub(crate) enum Flaw {
     ReadyDropped,
     /// What a write replaces stays.
     NothingDeleted,
+    /// A failure or a cancellation leaves no marker.
+    FailureUnmarked,
+    /// A skip leaves no marker.
+    SkipUnmarked,
+    /// A claim that rests on a failure does not pin it.
+    PinDropped,
 }
 
 impl Flaw {
@@ -45,7 +51,15 @@ impl Flaw {
         Flaw::NeverDue,
         Flaw::ReadyDropped,
         Flaw::NothingDeleted,
+        Flaw::FailureUnmarked,
+        Flaw::SkipUnmarked,
+        Flaw::PinDropped,
     ];
+
+    /// Whether it takes other rules than done to be noticed.
+    pub(crate) fn is_of_rules(self) -> bool {
+        matches!(self, Flaw::FailureUnmarked | Flaw::SkipUnmarked | Flaw::PinDropped)
+    }
 
     fn bend(self, txn: &Txn) -> Txn {
         let (mut asserts, mut mutations): (Vec<Assert>, Vec<Mutation>) =
@@ -81,9 +95,28 @@ impl Flaw {
                 mutations.retain(|m| m.value().is_some() || !m.key().as_str().starts_with("due/"));
             }
             Flaw::NothingDeleted => {}
+            Flaw::FailureUnmarked | Flaw::SkipUnmarked => {
+                let states: &[u8] = if self == Flaw::SkipUnmarked { &[5] } else { &[3, 4] };
+                // Behind the envelope of a head comes its state.
+                if heads(&mutations).any(|value| value.get(6).is_some_and(|state| states.contains(state))) {
+                    mutations.retain(|m| m.value().is_none() || !m.key().as_str().starts_with("todo/"));
+                }
+            }
+            Flaw::PinDropped => {
+                // The kind of a pinned head.
+                mutations.retain(|m| {
+                    !m.key().as_str().starts_with("task/")
+                        || m.value().is_none_or(|value| value.get(5) != Some(&10))
+                });
+            }
         }
         Txn::new(asserts, mutations).unwrap()
     }
+}
+
+/// The heads that are written.
+fn heads(mutations: &[Mutation]) -> impl Iterator<Item = &bytes::Bytes> {
+    mutations.iter().filter(|m| m.key().as_str().starts_with("task/")).filter_map(Mutation::value)
 }
 
 /// The task that a watch is on.

@@ -15,7 +15,7 @@ use crate::key::{Key, Prefix};
 pub(crate) const READY: &str = "rdy/";
 /// Tasks that can be claimed from a time on: when a lease ends, or when a task may begin.
 pub(crate) const DUE: &str = "due/";
-/// Tasks that wait for another one: a watch each, on the first dependency that was not done.
+/// Tasks that wait for another one: a watch each, on the first dependency that was not settled.
 pub(crate) const WAIT: &str = "wait/";
 /// Tasks that must be examined.
 pub(crate) const TODO: &str = "todo/";
@@ -141,22 +141,43 @@ fn number(text: &str, digits: usize) -> Option<(u64, &str)> {
 pub(crate) enum Place {
     /// Nowhere: it has ended.
     Nowhere,
-    /// It waits for this one, the first of its dependencies that is not done.
+    /// It waits for this one, the first of its dependencies that is not settled.
     Watch(TaskId),
     /// It can be claimed from this time on. A lease without end has the last time.
     Due(Timestamp),
     /// It can be claimed.
     Ready,
+    /// It must be examined: it will never begin, and somebody has to write that.
+    Examine,
 }
 
-/// The place of a task, a pure function of its head and its dependencies, of which `waits_for` is the first that is not done. Time does
-/// not count: a task whose time has come is made ready by whoever finds its entry.
-pub(crate) fn place(head: &Head, waits_for: Option<&TaskId>) -> Place {
-    match (head.state(), waits_for) {
-        // The dependencies of a claimed task are done, for ever.
+/// What the dependencies of a task say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs<'d> {
+    /// All are settled, and it may begin.
+    Met,
+    /// This is the first one that is not settled.
+    Waits(&'d TaskId),
+    /// All are settled, and it can never begin.
+    Never,
+}
+
+impl Needs<'_> {
+    /// What dependencies say that are settled.
+    pub(crate) fn of(impossible: bool) -> Self {
+        if impossible { Needs::Never } else { Needs::Met }
+    }
+}
+
+/// The place of a task, a pure function of its head and of what its dependencies say. Time does not count: a task whose time has come is
+/// made ready by whoever finds its entry.
+pub(crate) fn place(head: &Head, needs: Needs<'_>) -> Place {
+    match (head.state(), needs) {
+        // The dependencies of a claimed task are satisfied, for ever.
         (State::Claimed, _) => Place::Due(due_time(head).unwrap_or(Timestamp::MAX)),
-        (State::Open, Some(dependency)) => Place::Watch(dependency.clone()),
-        (State::Open, None) => due_time(head).map_or(Place::Ready, Place::Due),
+        (State::Open, Needs::Waits(dependency)) => Place::Watch(dependency.clone()),
+        (State::Open, Needs::Never) => Place::Examine,
+        (State::Open, Needs::Met) => due_time(head).map_or(Place::Ready, Place::Due),
         _ => Place::Nowhere,
     }
 }
@@ -178,6 +199,7 @@ impl Place {
             Place::Watch(dependency) => Some(watch_key(dependency, id)),
             Place::Due(time) => Some(due_key(*time, id)),
             Place::Ready => Some(ready_key(priority, order, id)),
+            Place::Examine => Some(todo_key(id)),
         }
     }
 

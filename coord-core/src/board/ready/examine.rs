@@ -1,26 +1,34 @@
 //! Examining: what was left to be done for the index by those who wrote, or by time, is done in bounded pieces by whoever comes next.
 //!
-//! A done task is examined by moving each watch on it on, to the next dependency that is not done or to the line of the ready ones.
-//! Done is for ever, so nobody puts a watch on it any more, and once no watch is left the marker goes. Any other task is examined by
-//! putting its entry.
+//! A task that has ended is examined by moving each watch on it on whose dependency is settled by that: to the next dependency that is
+//! not settled, or to the line of the ready ones. A task of which all dependencies are settled and one can never be satisfied is written
+//! as skipped, and leaves a marker of its own, so that a chain of any length is worked off piece by piece. Once each watch has moved on or
+//! rightly stays, the marker goes, at the version that it had before they were listed. Any other task is examined by putting its entry.
 
 use std::collections::BTreeSet;
 
-use super::super::BoardError;
 use super::super::adapter::{BoardAdapter, commit};
-use super::super::record::{Definition, Head, definition_key, head_key, read_definition, read_head};
+use super::super::dep::Rule;
+use super::super::past::{self, past_key};
+use super::super::record::{
+    Definition, Head, definition_key, encode_head, head_key, read_definition, read_head,
+};
 use super::super::task::{State, TaskId};
-use super::entry::{self, Entry, Place, due_time, place, todo_key, watches};
-use super::place::{Change, Scan, scan};
+use super::super::{BoardError, Verb};
+use super::entry::{self, Entry, Needs, Place, due_time, marker, place, todo_key, watches};
+use super::place::{Change, Scan, leave_line, scan};
 use crate::backend::Backend;
 use crate::cas::{Bounds, Fate, Judge, Pending, Step, View};
 use crate::clock::Timestamp;
 use crate::key::{Key, limits};
 use crate::snapshot::{KeyRange, KeySet, Version};
+use crate::token::OperationId;
 use crate::txn::{Assert, Mutation, Txn};
 
 /// How many watches one transaction moves on: each asserts two heads at most.
 const PAGE: usize = 20;
+/// From which place on the dependencies before a watch are not read again. A first piece is read at once anyway.
+const READ_AGAIN: usize = 15;
 /// How often a page is tried before its tasks are left to somebody else. Whoever is in the way moves them on as well, mostly.
 const CONFLICTS: u32 = 8;
 
@@ -31,11 +39,17 @@ pub(crate) struct Examined {
     pub(crate) malformed: Option<BoardError>,
     /// Whether anything was done.
     pub(crate) worked: bool,
+    /// Whether an entry was left to others, for they kept changing its task.
+    pub(crate) left: bool,
+    /// Tasks that were skipped. Each has left a marker.
+    pub(crate) skipped: Vec<TaskId>,
 }
 
 impl Examined {
     fn add(&mut self, other: Examined) {
         self.worked |= other.worked;
+        self.left |= other.left;
+        self.skipped.extend(other.skipped);
         if other.malformed.is_some() {
             self.malformed = other.malformed;
         }
@@ -63,6 +77,9 @@ struct Replacing {
     malformed: Option<BoardError>,
     /// Keys of entries that stay where they are.
     stay: BTreeSet<Key>,
+    /// Tasks that some try has skipped, applied or not.
+    skipped: BTreeSet<TaskId>,
+    operation: OperationId,
 }
 
 /// What the judgement of one entry says.
@@ -70,15 +87,24 @@ enum Judged {
     /// It is right, or gone.
     Stays,
     Change(Change),
+    /// It can never begin, and is skipped.
+    Skip(Change),
     Read(Vec<Key>),
 }
 
 impl Replacing {
     fn new(items: Vec<Item>) -> Self {
-        Replacing { items, left: Vec::new(), malformed: None, stay: BTreeSet::new() }
+        Replacing {
+            items,
+            left: Vec::new(),
+            malformed: None,
+            stay: BTreeSet::new(),
+            skipped: BTreeSet::new(),
+            operation: OperationId::mint(),
+        }
     }
 
-    fn judge_item(view: &View<'_>, item: &Item) -> Result<Judged, BoardError> {
+    fn judge_item(&self, view: &View<'_>, item: &Item) -> Result<Judged, BoardError> {
         let id = item.entry.id();
         let own = view.entry(&item.key)?.version();
         if own.is_missing() {
@@ -93,8 +119,8 @@ impl Replacing {
             change.assert(item.key.clone(), own);
             return Ok(Judged::Change(change));
         };
-        if matches!(item.entry, Entry::Todo { .. }) && head.state() == State::Done {
-            // Its marker goes only once no watch is left.
+        if matches!(item.entry, Entry::Todo { .. }) && head.state().is_terminal() {
+            // Its marker goes only once all watches on it have been judged.
             return Ok(Judged::Stays);
         }
         let definition = read_definition(id, view.entry(&definition_key(id))?)?;
@@ -103,14 +129,17 @@ impl Replacing {
                 let Some(at) = definition.deps.iter().position(|dep| dep.id == *dependency) else {
                     return Ok(Judged::Change(change));
                 };
-                // What was done when its watches were listed may have begun another life. While a task depends on it, it cannot go,
-                // so this needs no assert.
+                // What had ended when its watches were listed may have begun another life, or been reopened. While a task depends on it,
+                // it cannot go, and where it is reopened after this, the task that moves on is judged again. So this needs no assert.
                 let watched = read_head(dependency, view.entry(&head_key(dependency))?)?;
-                if head.state() == State::Open && watched.is_none_or(|head| head.state() != State::Done) {
+                let verdict = watched.and_then(|watched| definition.deps[at].rule.verdict(watched.state()));
+                if head.state() == State::Open && verdict.is_none() {
                     return Ok(Judged::Stays);
                 }
-                // All before it were done when the watch was put, for ever.
-                match Self::place(view, &head, &definition, at + 1, &mut change) {
+                // Where all must be done, those before it were settled when the watch was put, for ever.
+                let settled = definition.deps.iter().all(|dep| dep.rule == Rule::Done);
+                let from = if settled && at >= READ_AGAIN { at + 1 } else { 0 };
+                match Self::place(view, &head, &definition, from, &mut change) {
                     Ok(place) => place,
                     Err(unread) => return Ok(Judged::Read(unread)),
                 }
@@ -127,6 +156,13 @@ impl Replacing {
                 }
             }
         };
+        if place == Place::Examine {
+            let key = past_key(id);
+            if view.snapshot.get(&key).is_none() {
+                return Ok(Judged::Read(vec![key]));
+            }
+            return Ok(Judged::Skip(self.skip(view, id, head, &definition, change)?));
+        }
         if place.key(id, head.order, definition.priority).as_ref() == Some(&item.key) {
             return Ok(Judged::Stays);
         }
@@ -143,16 +179,38 @@ impl Replacing {
         change: &mut Change,
     ) -> Result<Place, Vec<Key>> {
         if head.state() != State::Open {
-            return Ok(place(head, None));
+            return Ok(place(head, Needs::Met));
         }
         match scan(view, &definition.deps[from..]) {
-            Scan::Done => Ok(place(head, None)),
+            // Those before tell whether it may begin or never can.
+            Scan::Settled { .. } if from > 0 => Self::place(view, head, definition, 0, change),
+            Scan::Settled { impossible } => Ok(place(head, Needs::of(impossible))),
             Scan::Waits(_, dep, version) => {
                 change.assert(head_key(dep), version);
-                Ok(place(head, Some(dep)))
+                Ok(place(head, Needs::Waits(dep)))
             }
             Scan::Unread(keys) => Err(keys),
         }
+    }
+
+    /// Writes that a task is skipped, and leaves a marker for what waits for it.
+    fn skip(
+        &self,
+        view: &View<'_>,
+        id: &TaskId,
+        mut head: Head,
+        definition: &Definition,
+        mut change: Change,
+    ) -> Result<Change, BoardError> {
+        leave_line(&mut change, id, &head, definition);
+        let before = head.clone();
+        head.leave(State::Skipped);
+        head.touch(self.operation, view.time(head.touched).now);
+        change.put(head_key(id), encode_head(&head));
+        change.put(todo_key(id), marker());
+        let event = past::event(Verb::Skip, &before, &head);
+        change.put(past_key(id), past::with(view, id, &before, event)?);
+        Ok(change)
     }
 
     /// Whether the time under which a task is due has come, and it is still due then.
@@ -200,18 +258,26 @@ impl Judge for Replacing {
                 self.left.push(item.clone());
                 continue;
             }
-            match Self::judge_item(view, item) {
+            match self.judge_item(view, item) {
                 Ok(Judged::Stays) => {
                     self.stay.insert(item.key.clone());
                 }
                 Ok(Judged::Read(keys)) => unread.extend(keys),
-                Ok(Judged::Change(change)) => {
+                Ok(judged @ (Judged::Change(_) | Judged::Skip(_))) => {
+                    let (change, skips) = match judged {
+                        Judged::Skip(change) => (change, true),
+                        Judged::Change(change) => (change, false),
+                        Judged::Stays | Judged::Read(_) => continue,
+                    };
                     let mut with = whole.clone();
                     with.merge(change);
                     if with.asserted() > limits::TXN_ASSERTS {
                         self.left.push(item.clone());
                     } else {
                         whole = with;
+                        if skips {
+                            self.skipped.insert(item.entry.id().clone());
+                        }
                     }
                 }
                 Err(error @ BoardError::Backend(_)) => return Err(error),
@@ -258,6 +324,7 @@ impl<B: Backend> BoardAdapter<B> {
             match self.run_within(bounds, &mut judge).await {
                 Ok(()) => {
                     examined.worked |= judge.stay.len() < judge.items.len();
+                    examined.skipped.extend(judge.skipped);
                     rest = judge.left;
                     // Whatever did not fit comes first, and at least one did.
                     rest.extend(next);
@@ -272,7 +339,10 @@ impl<B: Backend> BoardAdapter<B> {
                     rest = next;
                     continue;
                 }
-                Err(BoardError::TxnConflict { .. }) => rest = next,
+                Err(BoardError::TxnConflict { .. }) => {
+                    examined.left = true;
+                    rest = next;
+                }
                 Err(error) => return Err(error),
             }
             if judge.malformed.is_some() {
@@ -297,14 +367,14 @@ impl<B: Backend> BoardAdapter<B> {
             if version.is_missing() {
                 continue;
             }
-            let done = match read_head(id, snapshot.require(&head_key(id))?) {
-                Ok(head) => head.is_some_and(|head| head.state() == State::Done),
+            let ended = match read_head(id, snapshot.require(&head_key(id))?) {
+                Ok(head) => head.is_some_and(|head| head.state().is_terminal()),
                 Err(error) => {
                     examined.malformed = Some(error);
                     continue;
                 }
             };
-            if !done {
+            if !ended {
                 others.extend(Item::of(key));
             } else if self.move_watches(id, watches, &mut examined).await? {
                 finished.push((key, version));
@@ -316,46 +386,53 @@ impl<B: Backend> BoardAdapter<B> {
         Ok(examined)
     }
 
-    /// Moves the watches on a done task on, until there are none, and then says so.
+    /// Judges each watch on a task that has ended, at most so many: it moves on, or it rightly stays, for the task has not come to what
+    /// its rule wants and may be reopened. Whether each was judged.
     async fn move_watches(
         &self,
         id: &TaskId,
         most: usize,
         examined: &mut Examined,
     ) -> Result<bool, BoardError> {
-        // One pass moves them all, a second one sees that; more are needed where others change the same tasks.
+        // One pass judges them all; more are needed where others change the same tasks.
         const PASSES: u32 = 4;
         let start = KeyRange::new(entry::prefix(watches(id)), PAGE)?;
-        let mut range = start.clone();
-        let (mut met, mut passes, mut stayed) = (0, 0, false);
+        let (mut range, mut met) = (start.clone(), 0);
+        let (mut passes, mut left) = (0, false);
         loop {
             let keys = self.backend().keys(&range).await?;
-            let Some(last) = keys.last().cloned() else {
-                if range.after().is_none() {
-                    return Ok(true);
-                }
-                passes += 1;
-                if stayed || passes == PASSES {
+            let count = keys.len();
+            let last = keys.last().cloned();
+            if count > 0 {
+                if met >= most {
                     return Ok(false);
                 }
-                range = start.clone();
-                continue;
-            };
-            if met >= most {
-                return Ok(false);
+                met += count;
+                let items: Vec<Item> = keys.into_iter().filter_map(Item::of).collect();
+                let unreadable = items.len() < count;
+                let moved = self.replace(items).await?;
+                if unreadable || moved.malformed.is_some() {
+                    passes = PASSES;
+                    left = true;
+                }
+                left |= moved.left;
+                examined.add(Examined { left: false, ..moved });
             }
-            met += keys.len();
-            let count = keys.len();
-            let items: Vec<Item> = keys.into_iter().filter_map(Item::of).collect();
-            stayed |= items.len() < count;
-            let moved = self.replace(items).await?;
-            stayed |= moved.malformed.is_some();
-            examined.add(moved);
-            range = start.clone().start_after(last);
+            match last {
+                Some(last) if count == PAGE => range = start.clone().start_after(last),
+                _ if !left => return Ok(true),
+                _ => {
+                    passes += 1;
+                    if passes >= PASSES {
+                        return Ok(false);
+                    }
+                    (range, left) = (start.clone(), false);
+                }
+            }
         }
     }
 
-    /// Deletes the markers of done tasks on which there are no watches any more, each at the version that it had before that was seen.
+    /// Deletes the markers of ended tasks of which all watches have been judged, each at the version that it had before that.
     async fn finish(&self, finished: Vec<(Key, Version)>) -> Result<(), BoardError> {
         for page in finished.chunks(limits::TXN_ASSERTS) {
             if self.delete_all(page).await? || page.len() == 1 {
@@ -385,8 +462,19 @@ impl<B: Backend> BoardAdapter<B> {
     /// of no interest to whoever called the verb, and more than some hundred dependents are left to others.
     pub(in super::super) async fn examine_own(&self, id: &TaskId) {
         const WATCHES: usize = 8 * PAGE;
-        if let Err(error) = self.examine(std::slice::from_ref(id), WATCHES).await {
-            tracing::debug!(kind = error_kind(&error), "the ready index is left to be examined");
+        // What is skipped by that is examined too, and so on, for a while.
+        const LEVELS: usize = 16;
+        let mut ids = vec![id.clone()];
+        for _ in 0..LEVELS {
+            match self.examine(&ids, WATCHES).await {
+                Ok(examined) if examined.skipped.is_empty() => return,
+                Ok(examined) => ids = examined.skipped,
+                Err(error) => {
+                    tracing::debug!(kind = error_kind(&error), "the ready index is left to be examined");
+                    return;
+                }
+            }
+            ids.truncate(PAGE);
         }
     }
 }

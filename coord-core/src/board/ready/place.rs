@@ -8,7 +8,7 @@ use super::super::BoardError;
 use super::super::dep::Dep;
 use super::super::record::{Definition, Head, definition_key, head_key, read_definition, read_head};
 use super::super::task::{State, TaskId};
-use super::entry::{Place, due_key, due_time, marker, place, ready_key, todo_key, watch_key};
+use super::entry::{Needs, Place, due_key, due_time, marker, place, ready_key, todo_key, watch_key};
 use crate::cas::{Time, View};
 use crate::key::Key;
 use crate::snapshot::Version;
@@ -86,31 +86,32 @@ impl Change {
 /// What is known of some dependencies, in their order.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Scan<'d> {
-    /// All are done.
-    Done,
-    /// This one, the n-th, is the first that is not done, at this version.
+    /// All are settled: for good or, if one can never be satisfied, for bad.
+    Settled { impossible: bool },
+    /// This one, the n-th, is the first that is not settled, at this version.
     Waits(usize, &'d TaskId, Version),
     /// These have to be read first.
     Unread(Vec<Key>),
 }
 
-/// Looks for the first dependency that is not done. They are read in growing pieces, for mostly the first ones tell. One that cannot be
-/// read, or that is missing, is not done.
+/// Looks for the first dependency that is not settled. They are read in growing pieces, for mostly the first ones tell. One that cannot
+/// be read, or that is missing, is not settled.
 pub(crate) fn scan<'d>(view: &View<'_>, deps: &'d [Dep]) -> Scan<'d> {
     const FIRST_PIECE: usize = 16;
-    for (n, dep) in deps.iter().enumerate() {
-        let dep = &dep.id;
+    let mut impossible = false;
+    for (n, Dep { id: dep, rule }) in deps.iter().enumerate() {
         let key = head_key(dep);
         let Some(entry) = view.snapshot.get(&key) else {
             return Scan::Unread(
                 deps[n..].iter().take(n.max(FIRST_PIECE)).map(|dep| head_key(&dep.id)).collect(),
             );
         };
-        if !matches!(read_head(dep, entry), Ok(Some(head)) if head.state() == State::Done) {
-            return Scan::Waits(n, dep, entry.version());
+        match read_head(dep, entry).ok().flatten().and_then(|head| rule.verdict(head.state())) {
+            Some(satisfied) => impossible |= !satisfied,
+            None => return Scan::Waits(n, dep, entry.version()),
         }
     }
-    Scan::Done
+    Scan::Settled { impossible }
 }
 
 /// What a verb on one head has to write of the index.
@@ -146,7 +147,7 @@ pub(crate) fn moved(
         if let Some(time) = due_time(before) {
             change.delete(due_key(time, id));
         }
-        if let Place::Due(time) = place(after, None) {
+        if let Place::Due(time) = place(after, Needs::Met) {
             change.put(due_key(time, id), marker());
         }
     } else {
@@ -159,21 +160,21 @@ pub(crate) fn moved(
             definition.deps.iter().for_each(|dep| change.delete(watch_key(&dep.id, id)));
         }
         let was_claimed = before.state() == State::Claimed;
-        let waits_for = if after.state() != State::Open || was_claimed {
-            None
+        let needs = if after.state() != State::Open || was_claimed {
+            Needs::Met
         } else {
             match scan(view, &definition.deps) {
-                Scan::Done => None,
+                Scan::Settled { impossible } => Needs::of(impossible),
                 Scan::Waits(_, dep, version) => {
                     change.assert(head_key(dep), version);
-                    Some(dep)
+                    Needs::Waits(dep)
                 }
                 Scan::Unread(keys) => return Ok(Moved::Read(keys)),
             }
         };
-        change.enter(id, after, &definition, &place(after, waits_for));
+        change.enter(id, after, &definition, &place(after, needs));
     }
-    if after.state() == State::Done {
+    if after.state().is_terminal() {
         // Whether anything waits for it is not asserted, so it must not be judged.
         change.put(todo_key(id), marker());
     }

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use super::super::BoardError;
 use super::super::adapter::{BoardAdapter, heads_prefix};
 use super::super::check::{Problem, ProblemCode};
+use super::super::dep::Rule;
 use super::super::record::{
     self, Definition, Head, definition_key, head_id, head_key, read_definition, read_head,
 };
 use super::super::task::{State, TaskId};
 use super::entry::{
-    self, Entry, PREFIXES, TODO, due_key, due_time, encode_mark, mark_key, marker, place, ready_key,
+    self, Entry, Needs, PREFIXES, TODO, due_key, due_time, encode_mark, mark_key, marker, place, ready_key,
     todo_key, watch_key,
 };
 use super::place::{Scan, scan};
@@ -102,13 +103,20 @@ impl<B: Backend> BoardAdapter<B> {
         }
         report.tasks = self.mark_all().await?;
         // Whatever is left is found by whoever looks for a task.
-        let mut after: Option<Key> = None;
+        let (mut after, mut again): (Option<Key>, bool) = (None, false);
         for _ in 0..ROUNDS {
             let keys = self.entries(TODO, after.as_ref(), 64).await?;
-            let Some(last) = keys.last() else { break };
+            let Some(last) = keys.last() else {
+                if !std::mem::take(&mut again) {
+                    break;
+                }
+                after = None;
+                continue;
+            };
             let ids: Vec<TaskId> =
                 keys.iter().filter_map(Entry::of).map(|entry| entry.id().clone()).collect();
-            self.examine(&ids, usize::MAX).await?;
+            // Whatever was skipped has left a marker of its own, perhaps before this one.
+            again |= !self.examine(&ids, usize::MAX).await?.skipped.is_empty();
             after = Some(last.clone());
         }
         Ok(report)
@@ -231,16 +239,40 @@ fn compare_one(
     let entries: Vec<&Key> = keys.iter().filter(of_task).filter(|key| present(key)).collect();
     let mut report = |code, text: String| problems.push(Problem { task: id.clone(), code, text });
     let expected = task.and_then(|(head, definition)| {
-        let waits_for = match (head.state(), scan(view, &definition.deps)) {
-            (State::Open, Scan::Waits(_, dep, _)) => Some(dep),
-            _ => None,
+        let needs = match (head.state(), scan(view, &definition.deps)) {
+            (State::Open, Scan::Waits(_, dep, _)) => Needs::Waits(dep),
+            (_, Scan::Settled { impossible }) => Needs::of(impossible),
+            _ => Needs::Met,
         };
-        let key = place(head, waits_for).key(id, head.order, definition.priority)?;
+        let key = place(head, needs).key(id, head.order, definition.priority)?;
         // Whoever found it due may have made it ready.
         let ready = ready_key(definition.priority, head.order, id);
         let has_come = due_time(head).is_some_and(|time| view.time(head.touched).now >= time);
-        Some(if waits_for.is_none() && has_come && present(&ready) { ready } else { key })
+        Some(if needs == Needs::Met && has_come && present(&ready) { ready } else { key })
     });
+    // A task that was past one that has been reopened since is where somebody looks at it: when another one that it waits for has
+    // ended, or when its time has come.
+    let looked_at = |key: &Key| match task {
+        Some((head, definition)) if head.state() == State::Open => {
+            definition.deps.iter().any(|dep| dep.rule != Rule::Done)
+                && match Entry::of(key) {
+                    Some(Entry::Watch { dependency, .. }) => definition.deps.iter().any(|dep| {
+                        dep.id == dependency
+                            && matches!(scan(view, std::slice::from_ref(dep)), Scan::Waits(..))
+                    }),
+                    Some(Entry::Due { time, .. }) => due_time(head) == Some(time),
+                    _ => false,
+                }
+        }
+        _ => false,
+    };
+    let found_ready = |key: &Key| match task {
+        Some((_, definition)) => {
+            definition.deps.iter().any(|dep| dep.rule != Rule::Done)
+                && matches!(Entry::of(key), Some(Entry::Ready { .. }))
+        }
+        None => false,
+    };
     let unexamined = present(&todo_key(id));
     // A watch on a done task is as good as that task's marker.
     let behind_marker = |key: &Key| match Entry::of(key) {
@@ -250,15 +282,16 @@ fn compare_one(
     if let Some(expected) = &expected
         && !present(expected)
         && !unexamined
-        && !entries.iter().any(|key| behind_marker(key))
+        && !entries.iter().any(|key| behind_marker(key) || looked_at(key) || found_ready(key))
     {
         report(ProblemCode::Unindexed, format!("the task is not in the index under {expected:?}"));
     }
     for key in entries {
-        if Some(key) == expected.as_ref() || behind_marker(key) {
+        let is_todo = *key == todo_key(id);
+        if !is_todo && (Some(key) == expected.as_ref() || behind_marker(key) || looked_at(key)) {
             continue;
         }
-        if *key == todo_key(id) {
+        if is_todo {
             report(ProblemCode::Unexamined, "the task is still to be examined".into());
         } else {
             report(ProblemCode::StaleEntry, format!("the index has the task under {key:?}"));

@@ -136,6 +136,8 @@ impl<B: Backend> Search<'_, B> {
             self.malformed = examined.malformed;
         }
         self.worked |= examined.worked;
+        // Each of these has left a marker of its own.
+        self.more |= !examined.skipped.is_empty();
     }
 
     fn not_an_entry(&mut self, key: &Key) {
@@ -268,7 +270,9 @@ impl<B: Backend> Search<'_, B> {
                         contended = true;
                         collisions += 1;
                     }
-                    Ok(Found::Unwanted | Found::Failed) => {}
+                    Ok(Found::Unwanted) => {}
+                    // It has ended, and others may have waited for that.
+                    Ok(Found::Failed | Found::Skipped) => (self.more, self.worked) = (true, true),
                     Ok(Found::DueFirst) => return Ok(Pass::DueFirst),
                     // The entry is stale.
                     Err(
