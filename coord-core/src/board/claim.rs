@@ -212,19 +212,30 @@ pub(super) enum Found {
     Skipped,
 }
 
-/// What a claim rests on besides the head of its own task.
-#[derive(Default)]
+/// What a claim rests on.
 struct Resting {
     asserts: Vec<Assert>,
     /// Failed and cancelled dependencies that stay so from now on, as they are to be written.
     pinned: Vec<(TaskId, Head)>,
 }
 
+impl Resting {
+    /// The head of its own task, and nothing else.
+    fn on(own: Assert) -> Self {
+        Resting { asserts: vec![own], pinned: Vec::new() }
+    }
+}
+
 impl Claiming<'_> {
     /// What a claim rests on; `None` if the task can never begin, or the error that names the dependencies that stand in the way.
-    fn judge_dependencies(&self, view: &View<'_>, deps: &[Dep]) -> Result<Option<Resting>, BoardError> {
+    fn judge_dependencies(
+        &self,
+        view: &View<'_>,
+        deps: &[Dep],
+        own: Assert,
+    ) -> Result<Option<Resting>, BoardError> {
         let (mut pending, mut failed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut resting, mut certain) = (Resting::default(), Vec::new());
+        let (mut resting, mut certain) = (Resting::on(own), Vec::new());
         let mut unsettled = false;
         for Dep { id: dep, rule } in deps {
             let key = head_key(dep);
@@ -260,7 +271,7 @@ impl Claiming<'_> {
         if !failed.is_empty() {
             return Ok(None);
         }
-        let free = ASSERTED_DEPENDENCIES.saturating_sub(resting.asserts.len());
+        let free = (1 + ASSERTED_DEPENDENCIES).saturating_sub(resting.asserts.len());
         resting.asserts.extend(certain.into_iter().take(free));
         Ok(Some(resting))
     }
@@ -272,7 +283,6 @@ impl Claiming<'_> {
         before: &Head,
         head: &Head,
         definition: &Definition,
-        own: Assert,
         resting: Resting,
         found: Found,
     ) -> Result<Step<Found>, BoardError> {
@@ -299,8 +309,7 @@ impl Claiming<'_> {
             },
         };
         let noted = past::noted(view, self.id, before, event)?;
-        let asserts = std::iter::once(own).chain(resting.asserts);
-        let (asserts, mutations) = index.into_parts(asserts, [noted]);
+        let (asserts, mutations) = index.into_parts(resting.asserts, [noted]);
         Ok(Step::Commit(commit(asserts, mutations)?, found))
     }
 
@@ -320,7 +329,7 @@ impl Claiming<'_> {
         // Nobody has this token, so nobody is told that it was theirs.
         head.settled = Some(Settled { token: self.nobody.clone(), verb: SettledBy::Fail, answer });
         head.touch(self.operation, time.now);
-        self.write(view, &before, &head, definition, assert, Resting::default(), Found::Failed)
+        self.write(view, &before, &head, definition, Resting::on(assert), Found::Failed)
     }
 }
 
@@ -385,10 +394,10 @@ impl Judge for Claiming<'_> {
             return Ok(Step::Read(unread));
         }
         let own = Assert::version(key.clone(), entry.version());
-        let Some(resting) = self.judge_dependencies(view, &definition.deps)? else {
+        let Some(resting) = self.judge_dependencies(view, &definition.deps, own.clone())? else {
             head.leave(State::Skipped);
             head.touch(self.operation, time.now);
-            return self.write(view, &before, &head, &definition, own, Resting::default(), Found::Skipped);
+            return self.write(view, &before, &head, &definition, Resting::on(own), Found::Skipped);
         };
         head.state = StoredState(State::Claimed);
         head.held = Some(Held {
@@ -403,7 +412,7 @@ impl Judge for Claiming<'_> {
         head.touch(self.operation, time.now);
         let lease = Lease { token: self.token.clone(), fence: head.fence, until };
         let claim = Claim { task: shown(self.id, &head, &definition), lease };
-        self.write(view, &before, &head, &definition, own, resting, Found::Given(Box::new(claim)))
+        self.write(view, &before, &head, &definition, resting, Found::Given(Box::new(claim)))
     }
 
     fn fate(&self, view: &View<'_>, pending: &Pending<Found>) -> Result<Fate<Found>, BoardError> {
