@@ -75,7 +75,7 @@ impl Progress {
     /// Where the tasks stand.
     pub(crate) fn counts(&mut self, counts: &Counts) {
         self.total = counts.total();
-        self.done.looked(counts.get(Standing::Done));
+        self.done.looked(counts.get(Standing::Done) + counts.get(Standing::Skipped));
         if let Some(bars) = &self.bars {
             bars.bar.set_length(self.total as u64);
             bars.bar.set_position(self.done.of(self.total) as u64);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coord_core::board::{Plan, State, Task, TaskId};
+use coord_core::board::{BoardError, Plan, State, Task, TaskId};
 use coord_core::{Clock, SystemClock, Timestamp};
 
 use crate::args::RunArgs;
@@ -104,10 +104,17 @@ async fn reopen(opened: &OpenBoard, board: &BoardView<'_>) -> Result<usize, Fail
     let mut count = 0;
     for (task, _) in board.plan_tasks() {
         if matches!(task.state, State::Failed | State::Cancelled) {
-            opened.board.reopen(&task.id).await.map_err(|error| {
-                Failure::from(error).context(format!("the task {} cannot be opened again", task.id))
-            })?;
-            count += 1;
+            match opened.board.reopen(&task.id).await {
+                Ok(()) => count += 1,
+                Err(BoardError::HasDependents { dependent }) => output::note(&output::clean(&format!(
+                    "{} stays {}, for {dependent} has begun because of that",
+                    task.id, task.state
+                ))),
+                Err(error) => {
+                    let context = format!("the task {} cannot be opened again", task.id);
+                    return Err(Failure::from(error).context(context));
+                }
+            }
         }
     }
     if count > 0 {
@@ -148,7 +155,8 @@ impl<'a> BoardView<'a> {
 
     /// A task that somebody removed in the meantime is not done.
     fn all_done(&self) -> bool {
-        self.counts().get(Standing::Done) == self.plan.tasks().len()
+        let counts = self.counts();
+        counts.get(Standing::Done) + counts.get(Standing::Skipped) == self.plan.tasks().len()
     }
 
     fn alive(&self) -> usize {

@@ -13,7 +13,7 @@ pub(crate) enum Standing {
     Running,
     /// It can be claimed.
     Ready,
-    /// Dependencies are not done yet.
+    /// Dependencies have not come to what their rules want yet; or it is to be skipped by whoever looks next.
     Waiting,
     /// A task that it needs, directly or not, has failed, was cancelled or is missing.
     Blocked,
@@ -96,8 +96,12 @@ pub(crate) fn standings(tasks: &[Task]) -> Vec<Standing> {
             match position.get(&dep.id) {
                 None => missing = true,
                 Some(found) => {
-                    dependents[*found].push(index);
-                    undone |= dep.rule.verdict(tasks[*found].state) != Some(true);
+                    let verdict = dep.rule.verdict(tasks[*found].state);
+                    undone |= verdict != Some(true);
+                    // What has come to an end that counts blocks nobody, whatever the end was.
+                    if verdict.is_none() {
+                        dependents[*found].push(index);
+                    }
                 }
             }
         }
@@ -113,7 +117,7 @@ pub(crate) fn standings(tasks: &[Task]) -> Vec<Standing> {
         }
         standings.push(standing);
     }
-    // A task that cannot become done blocks what waits for it, and so on.
+    // A task that cannot end, or has ended in a way that does not count, blocks what waits for it, and so on.
     while let Some(index) = blocking.pop() {
         for dependent in std::mem::take(&mut dependents[index]) {
             if standings[dependent] == Standing::Waiting {
@@ -177,6 +181,8 @@ impl std::fmt::Display for Counts {
 
 #[cfg(test)]
 mod tests {
+    use coord_core::board::Rule;
+
     use super::*;
 
     fn task(id: &str, state: State, deps: &[&str]) -> Task {
@@ -204,5 +210,31 @@ mod tests {
         let counts = Counts::of(found);
         assert_eq!((counts.total(), counts.get(Blocked)), (8, 3));
         assert_eq!(counts.to_string(), "1 done, 1 failed, 3 blocked, 1 waiting, 1 ready, 1 running");
+    }
+
+    #[test]
+    fn rules_say_which_ends_block() {
+        let ruled = |id, dep, rule| {
+            let mut task = task(id, State::Open, &[]);
+            task.deps.push((TaskId::new(dep).unwrap(), rule).into());
+            task
+        };
+        let tasks = [
+            task("failed", State::Failed, &[]),
+            task("cancelled", State::Cancelled, &[]),
+            task("skipped", State::Skipped, &[]),
+            task("blocked", State::Open, &["failed"]),
+            ruled("cleanup", "failed", Rule::Finished),
+            ruled("rescue", "failed", Rule::Failed),
+            ruled("no rescue", "cancelled", Rule::Failed),
+            ruled("report", "skipped", Rule::Finished),
+            task("to be skipped", State::Open, &["skipped"]),
+            ruled("after the blocked one", "blocked", Rule::Finished),
+        ];
+        use Standing::*;
+        assert_eq!(
+            standings(&tasks),
+            [Failed, Cancelled, Skipped, Blocked, Ready, Ready, Blocked, Ready, Waiting, Blocked]
+        );
     }
 }

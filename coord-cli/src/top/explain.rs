@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use coord_core::board::{State, Task, TaskId};
+use coord_core::board::{Dep, State, Task, TaskId};
 
 use super::model::Model;
 use crate::commands::outcome_text;
@@ -110,18 +110,25 @@ fn before_it(model: &Model, task: &Task) -> usize {
         .count()
 }
 
+/// The dependencies of a task that may still come to something else, the last one first.
+fn unsettled<'a>(model: &'a Model, task: &'a Task) -> impl Iterator<Item = &'a TaskId> {
+    let is_open =
+        |dep: &&Dep| model.find(&dep.id).is_none_or(|(found, _)| dep.rule.verdict(found.state).is_none());
+    task.deps.iter().rev().filter(is_open).map(|dep| &dep.id)
+}
+
 /// What makes that a task cannot run: tasks below it that failed, were cancelled or are missing.
 fn causes<'a>(model: &'a Model, task: &'a Task) -> Vec<&'a TaskId> {
     let mut found = Vec::new();
     let mut seen: HashSet<&TaskId> = HashSet::new();
-    let mut next: Vec<&TaskId> = task.deps.iter().rev().map(|dep| &dep.id).collect();
+    let mut next: Vec<&TaskId> = unsettled(model, task).collect();
     while let Some(id) = next.pop() {
         if !seen.insert(id) {
             continue;
         }
         match model.find(id) {
             None | Some((_, Standing::Failed | Standing::Cancelled | Standing::Unknown)) => found.push(id),
-            Some((dep, Standing::Blocked)) => next.extend(dep.deps.iter().rev().map(|dep| &dep.id)),
+            Some((dep, Standing::Blocked)) => next.extend(unsettled(model, dep)),
             Some(_) => {}
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use coord_core::Timestamp;
-use coord_core::board::{Task, TaskId};
+use coord_core::board::{Dep, Task, TaskId};
 
 use super::work::{Who, Work, Worker};
 use crate::standing::{Counts, Standing, standings};
@@ -384,7 +384,10 @@ fn blockers(
     let mut next = Vec::new();
     for (index, task) in tasks.iter().enumerate().filter(|(index, _)| standings[*index] == Standing::Blocked)
     {
-        for id in task.deps.iter().map(|dep| &dep.id) {
+        for Dep { id, rule } in &task.deps {
+            if position.get(id).is_some_and(|dep| rule.verdict(tasks[*dep].state).is_some()) {
+                continue;
+            }
             match position.get(id).map(|dep| (*dep, standings[*dep])) {
                 Some((dep, Standing::Blocked)) => dependents.entry(dep).or_default().push(index),
                 None | Some((_, Standing::Failed | Standing::Cancelled | Standing::Unknown)) => {

@@ -48,7 +48,7 @@ pub enum BoardError {
     Blocked {
         /// Those that are open or claimed.
         pending: Vec<TaskId>,
-        /// Those that failed or were cancelled: somebody has to reopen them.
+        /// Those that ended otherwise than their rules want. Those that failed or were cancelled somebody may reopen.
         failed: Vec<TaskId>,
         /// Those that do not exist.
         missing: Vec<TaskId>,
@@ -77,7 +77,8 @@ pub enum BoardError {
         /// The cycle, each task depending on the next; the first one is repeated at the end.
         path: Vec<TaskId>,
     },
-    /// Other tasks depend on the task.
+    /// Other tasks depend on the task, so that it cannot be removed; or one has begun because it failed or was cancelled, so that it
+    /// cannot be reopened.
     #[error("the task {dependent:?} depends on it")]
     HasDependents {
         /// One that does.

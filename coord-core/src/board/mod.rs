@@ -143,8 +143,10 @@ pub trait Board: fmt::Debug + Send + Sync + 'static {
     /// [`NotFound`](BoardError::NotFound).
     async fn get(&self, id: &TaskId) -> Result<Task, BoardError>;
 
-    /// Claims a task that is open, or whose lease has expired, and whose dependencies are done. In one transaction the agent becomes
-    /// its owner, the fence and the seq grow, and the lease ends `ttl` after the time of the judgement. The token is new.
+    /// Claims a task that is open, or whose lease has expired, and whose dependencies have come to what their rules want. In one transaction the agent becomes
+    /// its owner, the fence and the seq grow, and the lease ends `ttl` after the time of the judgement. The token is new. Dependencies that
+    /// failed or were cancelled stay so from then on. A task that can never begin becomes [`Skipped`](State::Skipped), and that is the
+    /// answer.
     ///
     /// # Errors
     /// [`Invalid`](BoardError::Invalid), [`NotFound`](BoardError::NotFound), [`Terminal`](BoardError::Terminal),
@@ -215,13 +217,15 @@ pub trait ExtendedBoard: Board {
     /// Cancels a task, held or not. Success if it is cancelled already.
     ///
     /// # Errors
-    /// [`NotFound`](BoardError::NotFound), [`Terminal`](BoardError::Terminal) if done or failed.
+    /// [`NotFound`](BoardError::NotFound), [`Terminal`](BoardError::Terminal) if done, failed or skipped.
     async fn cancel(&self, id: &TaskId) -> Result<(), BoardError>;
 
-    /// Opens a failed or cancelled task again and sets its attempts to zero. Success if it is open already.
+    /// Opens a failed or cancelled task again and sets its attempts to zero. Success if it is open already. Once another task has been
+    /// claimed because of that end, it stays.
     ///
     /// # Errors
-    /// [`NotFound`](BoardError::NotFound), [`Terminal`](BoardError::Terminal) if done, [`Taken`](BoardError::Taken) if claimed.
+    /// [`NotFound`](BoardError::NotFound), [`Terminal`](BoardError::Terminal) if done or skipped, [`Taken`](BoardError::Taken) if claimed,
+    /// [`HasDependents`](BoardError::HasDependents) with the task that has begun.
     async fn reopen(&self, id: &TaskId) -> Result<(), BoardError>;
 
     /// Frees the claim with this fence, whoever holds it. Success if that claim no longer stands and no later one does.

@@ -113,15 +113,15 @@ name_type! {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum State {
-    /// Nobody holds it. It can be claimed once its dependencies are done.
+    /// Nobody holds it. It can be claimed once its dependencies have come to what their rules want.
     Open,
     /// Somebody holds it, or did until the lease expired and nobody took over.
     Claimed,
     /// It has been completed. For ever.
     Done,
-    /// It has failed. It can be reopened.
+    /// It has failed. It can be reopened, until another task has begun because of that.
     Failed,
-    /// An operator has cancelled it. It can be reopened.
+    /// An operator has cancelled it. It can be reopened, until another task has begun because of that.
     Cancelled,
     /// It can never begin, for a dependency has ended otherwise than its rule wants. For ever.
     Skipped,

@@ -19,7 +19,7 @@ use crate::token;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Awaited {
-    /// This task has ended: it is done, failed or cancelled.
+    /// This task has ended: it is done, failed, cancelled or skipped.
     Ended(TaskId),
     /// One of these has ended, at most [`limits::AWAITED`] of them.
     AnyEnded(BTreeSet<TaskId>),
