@@ -4,6 +4,7 @@ mod claims;
 mod counters;
 mod dropped;
 mod edges;
+mod fleet;
 mod foreign;
 mod histories;
 mod holders;
@@ -34,6 +35,7 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
     counters::CLAUSES,
     dropped::CLAUSES,
     edges::CLAUSES,
+    fleet::CLAUSES,
     foreign::CLAUSES,
     histories::CLAUSES,
     holders::CLAUSES,
@@ -55,4 +57,4 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
 ];
 
 /// What the worker processes of these clauses can do, of each file.
-pub(crate) const JOBS: &[&[Job]] = &[processes::JOBS];
+pub(crate) const JOBS: &[&[Job]] = &[fleet::JOBS, processes::JOBS];

@@ -57,7 +57,7 @@ fn seat() -> BoardSeat {
     BoardSeat { clock: Arc::new(SystemClock::new()), max_clock_skew: Duration::from_secs(1) }
 }
 
-async fn board(seat: &Seat) -> Result<Arc<dyn ExtendedBoard>, Verdict> {
+pub(super) async fn board(seat: &Seat) -> Result<Arc<dyn ExtendedBoard>, Verdict> {
     let Some(boards) = &seat.boards else { skip!("this program has no board harness") };
     boards.open(seat.backend.clone(), self::seat()).await.at("opening a board")
 }

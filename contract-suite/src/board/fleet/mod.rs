@@ -1,0 +1,155 @@
+//! T50: a fleet of workers, some of which are killed all the time, works off a graph of tasks.
+
+mod crew;
+mod graph;
+mod judge;
+mod ledger;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use coord_core::board::{ExtendedBoard, ProblemCode, State, Task, check};
+use coord_core::{Clock, SystemClock};
+use rand::RngExt as _;
+
+use self::crew::{Crew, FLEET};
+use self::graph::Graph;
+use self::judge::{Ready, judge};
+use self::ledger::Ledger;
+use crate::clause::{Clause, Layer, Needs, Outcome, VerdictContext};
+use crate::context::Context;
+use crate::harness::BoardSeat;
+use crate::process::Job;
+use crate::{ensure, fail};
+
+pub(crate) const CLAUSES: &[Clause] = &[
+    Clause {
+        id: "T50",
+        layer: Layer::Board,
+        promise: "workers of which one crew is dropped every now and then work off a graph of tasks, some of which fail: each task \
+                  ends in the state that its plan's rules say, each success is committed once, nobody idles while a task is ready, \
+                  and the board is right at any instant",
+        needs: Needs::NOTHING,
+        body: |cx| Box::pin(fleet(cx, false, 150)),
+    },
+    Clause {
+        id: "T50.processes",
+        layer: Layer::Board,
+        promise: "as T50, with 32 workers in 4 processes, one of which is killed (-9) every now and then",
+        needs: Needs::PROCESSES,
+        body: |cx| Box::pin(fleet(cx, true, 300)),
+    },
+];
+
+pub(crate) const JOBS: &[Job] = &[FLEET];
+
+/// How many tasks the graph has, and then one crew is killed every two seconds. At most as many as are listed at one instant.
+const TASKS: &str = "COORD_FLEET_TASKS";
+const CREWS: usize = 4;
+
+fn seat() -> BoardSeat {
+    BoardSeat { clock: Arc::new(SystemClock::new()), max_clock_skew: Duration::from_millis(500) }
+}
+
+/// How long a fleet may take: far longer than it should.
+fn limit(tasks: usize) -> Duration {
+    Duration::from_secs(60)
+        .saturating_add(Duration::from_millis(100) * u32::try_from(tasks).unwrap_or(u32::MAX))
+}
+
+async fn fleet(cx: Context, processes: bool, usual: usize) -> Outcome {
+    let wanted = std::env::var(TASKS).ok().and_then(|text| text.parse().ok());
+    let tasks = wanted.unwrap_or(usual).clamp(1, coord_core::board::limits::LISTED_TASKS);
+    let kill_every = if wanted.is_some() { Duration::from_secs(2) } else { Duration::from_millis(700) };
+    let graph = Graph::generate(cx.seed(), tasks);
+    let here = cx.board(cx.open().await?, seat()).await?;
+    here.add_plan(&graph.plan()?).await.at("adding the plan")?;
+    let folder = tempfile::tempdir()?;
+    let mut crews = Vec::with_capacity(CREWS);
+    for worker in 0..CREWS {
+        crews.push(Crew::start(&cx, processes, folder.path(), worker).await.at("starting a crew")?);
+    }
+    let over = AtomicBool::new(false);
+    let killing = async {
+        let (mut rng, clock, mut kills) = (cx.rng(1), SystemClock::new(), 0_u32);
+        while !over.load(Ordering::Relaxed) {
+            clock.sleep(kill_every).await;
+            let victim = rng.random_range(0..CREWS);
+            // The old one is killed before the new one begins.
+            drop(crews.remove(victim));
+            crews.insert(
+                victim,
+                Crew::start(&cx, processes, folder.path(), victim).await.at("starting a crew anew")?,
+            );
+            kills += 1;
+        }
+        Ok(kills)
+    };
+    let watching = async {
+        let watched = watch(&cx, &*here, &graph, limit(tasks)).await;
+        over.store(true, Ordering::Relaxed);
+        watched
+    };
+    let (kills, ready) = futures::future::try_join(killing, watching).await?;
+    drop(crews);
+    ensure!(kills > 0, "saw a fleet that was done before anybody was killed");
+    let last = here.list().await.at("listing the board in the end")?;
+    let ledger = Ledger::new(folder.path(), CREWS);
+    judge(&graph, &last, &ledger, &ready)?;
+    let problems = here.check_index().await.at("checking the index in the end")?;
+    if let Some(problem) = problems.iter().find(|problem| problem.code != ProblemCode::Unexamined) {
+        fail!("saw {} problem(s) in the index in the end, one is {problem}", problems.len());
+    }
+    Ok(())
+}
+
+/// Looks at the board until every task has come to its end, and judges each look.
+async fn watch(
+    cx: &Context,
+    board: &dyn ExtendedBoard,
+    graph: &Graph,
+    limit: Duration,
+) -> Result<Ready, crate::Verdict> {
+    let (clock, ends) = (SystemClock::new(), graph.ends());
+    let mut rng = cx.rng(2);
+    let mut ready = Ready::default();
+    let give_up = cx.elapsed().saturating_add(limit);
+    loop {
+        let before = clock.monotonic();
+        let seen_at = clock.now().as_micros();
+        let tasks = board.list().await.at("listing the board")?;
+        let cost = clock.monotonic().saturating_sub(before);
+        let problems = check(&tasks);
+        if let Some(problem) = problems.first() {
+            fail!(
+                "saw {} problem(s) on the board while workers work, the first is {problem}",
+                problems.len()
+            );
+        }
+        ready.note(&tasks, seen_at);
+        let unlike: Vec<(&Task, State)> =
+            tasks.iter().zip(ends.iter().copied()).filter(|(task, end)| task.state != *end).collect();
+        if unlike.is_empty() {
+            return Ok(ready);
+        }
+        if let Some((task, end)) = unlike.iter().find(|(task, _)| task.state.is_terminal()) {
+            fail!("saw {task:?} end, not {end}: as the rules of its plan say");
+        }
+        if cx.elapsed() >= give_up {
+            let (task, end) = unlike[0];
+            fail!(
+                "saw {} tasks still not in their last states after {limit:?}; the first is {task:?}, not {end}",
+                unlike.len()
+            );
+        }
+        if rng.random_bool(0.2) {
+            let problems = board.check_index().await.at("checking the index")?;
+            if let Some(problem) = problems.iter().find(|problem| problem.code == ProblemCode::Unindexed) {
+                fail!("saw a task that nobody finds while workers work: {problem}");
+            }
+        }
+        let pause = Duration::from_millis(rng.random_range(50..200)).max(cost.saturating_mul(4));
+        clock.sleep(pause).await;
+    }
+}
