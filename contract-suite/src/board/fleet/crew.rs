@@ -93,7 +93,7 @@ fn join(seat: Seat) -> BoxFuture<'static, Result<Value, Verdict>> {
 
 /// A crew at work. Dropped, it is killed, as `kill -9` kills: nothing of it runs any more, and nobody is told.
 pub(super) enum Crew {
-    Process(#[expect(dead_code, reason = "it is only killed")] Worker),
+    Process(#[expect(dead_code, reason = "it is only killed")] Box<Worker>),
     Tasks(JoinHandle<Result<(), Verdict>>),
 }
 
@@ -108,7 +108,7 @@ impl Crew {
             let order = Order { worker, ledger: ledger.to_owned() };
             let mut started = Worker::start(cx, &FLEET, serde_json::to_value(order)?).await?;
             started.go().await?;
-            return Ok(Crew::Process(started));
+            return Ok(Crew::Process(Box::new(started)));
         }
         let board = cx.board(cx.open().await?, seat()).await?;
         let ledger = Ledger::new(ledger, worker);

@@ -1,7 +1,8 @@
-//! T50: a fleet of workers, some of which are killed all the time, works off a graph of tasks.
+//! T50 and T51: a fleet of workers, some of which are killed all the time, works off a graph of tasks; and one that has nothing to do.
 
 mod crew;
 mod graph;
+mod idle;
 mod judge;
 mod ledger;
 
@@ -40,6 +41,7 @@ pub(crate) const CLAUSES: &[Clause] = &[
         needs: Needs::PROCESSES,
         body: |cx| Box::pin(fleet(cx, true, 300)),
     },
+    idle::CLAUSE,
 ];
 
 pub(crate) const JOBS: &[Job] = &[FLEET];
