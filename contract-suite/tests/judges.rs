@@ -17,6 +17,9 @@ fn killed() -> impl Iterator<Item = (WrongJudge, &'static str)> {
         (WrongJudge::FenceInHandle, "T19.processes"),
         (WrongJudge::FenceForgotten, "T19.processes"),
         (WrongJudge::AnyNumberOfDeps, "T26"),
+        (WrongJudge::RulesIgnored, "T38.order"),
+        (WrongJudge::SkippedByFirst, "T38.order"),
+        (WrongJudge::PinInTwo, "T40"),
     ])
 }
 

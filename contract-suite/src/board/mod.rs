@@ -13,14 +13,18 @@ mod listing;
 mod names;
 mod next;
 mod operators;
+mod pins;
 mod plans;
 mod processes;
 mod progress;
 mod races;
 mod retries;
+mod rules;
 mod scale;
 mod scenes;
 mod secrets;
+mod settled;
+mod skipped;
 mod stage;
 mod times;
 mod unknown;
@@ -44,13 +48,17 @@ pub(crate) const CLAUSES: &[&[Clause]] = &[
     names::CLAUSES,
     next::CLAUSES,
     operators::CLAUSES,
+    pins::CLAUSES,
     plans::CLAUSES,
     processes::CLAUSES,
     progress::CLAUSES,
     races::CLAUSES,
     retries::CLAUSES,
+    rules::CLAUSES,
     scale::CLAUSES,
     secrets::CLAUSES,
+    settled::CLAUSES,
+    skipped::CLAUSES,
     times::CLAUSES,
     unknown::CLAUSES,
     waits::CLAUSES,

@@ -313,6 +313,96 @@ wrong_judges! {
     RequestAfterRelease => "T36",
     /// The same request moves the end of the lease.
     RequestRenews => "T36",
+    /// Every dependency must be done, whatever its rule.
+    RulesIgnored => "T37",
+    /// The rule finished is satisfied by done only.
+    FinishedIsDone => "T37",
+    /// The rule finished is not satisfied by a cancelled task.
+    FinishedNotCancelled => "T37",
+    /// The rule finished can never be satisfied by a skipped task.
+    FinishedNotSkipped => "T37",
+    /// The rule failed is satisfied by a cancelled task.
+    FailedTakesCancelled => "T37",
+    /// The rule failed is satisfied by a done task.
+    FailedTakesDone => "T37",
+    /// A cancelled task skips what waits for its failure, though it may be reopened and fail.
+    CancelSkips => "T37",
+    /// A cancelled task is told to what waits for its failure as one that is still pending.
+    CancelledIsPending => "T37",
+    /// A failed task skips what waits for it to be done, though it may be reopened.
+    FailureSkips => "T37",
+    /// A skipped task counts as done.
+    SkippedCountsAsDone => "T37",
+    /// What can never begin is blocked for ever.
+    ImpossibleBlocks => "T37",
+    /// The first dependency that is impossible skips the task, though another one is not settled.
+    SkippedByFirst => "T37.mixed",
+    /// A dependency that is impossible is not named while another one is not settled.
+    ImpossibleNotNamed => "T37.mixed",
+    /// The rules of dependencies are not shown.
+    RulesNotShown => "T37.definition",
+    /// The same definition but for a rule is told as the same.
+    AnyRuleExisted => "T37.definition",
+    /// New dependencies must all be done, whatever their rule.
+    SetDepsForgetsRules => "T37.definition",
+    /// Any number of dependencies may have a rule.
+    AnyNumberOfRules => "T37.definition",
+    /// A cycle is accepted if its last edge has another rule than done.
+    RuledCycleAccepted => "T37.definition",
+    /// Dependents by another rule than done do not keep a task from being removed.
+    RuledNotDependents => "T37.definition",
+    /// A skipped task can be cancelled.
+    SkippedCancelled => "T38",
+    /// A skipped task can be reopened.
+    SkippedReopened => "T38",
+    /// New dependencies of a skipped task are accepted.
+    SkippedEdited => "T38",
+    /// A skipped task is told a claimer as one that is blocked.
+    SkippedClaimed => "T38",
+    /// A task that is skipped keeps its seq.
+    SkipKeepsSeq => "T38",
+    /// A task that is skipped forgets its fence.
+    SkipForgetsFence => "T38",
+    /// What waits for a skipped task to be done is blocked for ever.
+    SkipStops => "T38.chain",
+    /// What a task rests on can be reopened.
+    ReopenIgnoresPin => "T39",
+    /// A task can be reopened only if nobody names it by another rule than done, begun or not.
+    PinnedByName => "T39",
+    /// A refused reopen names the task itself.
+    PinNamesItself => "T39",
+    /// A refused reopen names the last one that has begun, and moves with each.
+    PinNamesLast => "T39",
+    /// Only the first of the ends on which a task rests is kept.
+    PinsOne => "T39",
+    /// Only what a task rests on by the rule failed is kept.
+    PinsByFailedOnly => "T39",
+    /// A cancelled task is reopened although another one rests on that.
+    PinsFailedOnly => "T39",
+    /// A claim that is refused keeps what it would rest on from being reopened.
+    PinThoughBlocked => "T39",
+    /// What a task rests on can be reopened once it is released.
+    PinUntilReleased => "T39",
+    /// What a task rests on can be reopened once it is done.
+    PinUntilDone => "T39",
+    /// What a task rests on can be reopened once it has failed.
+    PinUntilFailed => "T39",
+    /// What a task rests on can be reopened once it is cancelled.
+    PinUntilCancelled => "T39",
+    /// What a task rests on can be reopened once it is removed.
+    PinUntilRemoved => "T39",
+    /// What a task rested on can be reopened once it names others.
+    PinUntilEdited => "T39",
+    /// What a removed task has rested on can never be removed.
+    PinnedNotRemoved => "T39",
+    /// A claim that was rejected once is judged on the ends that it first read.
+    EndsOfBefore => "T39.race",
+    /// A reopen is judged on what rested on the task before.
+    PinOfBefore => "T39.race",
+    /// What a task rests on is kept by a transaction after its claim.
+    PinInTwo => "T39.race",
+    /// What a task rests on is kept by a transaction before its claim.
+    PinBefore => "T40",
     /// A claim that takes over does not tell from whom.
     TakeoverUntold => "T41",
     /// A failure with attempts left is not told.

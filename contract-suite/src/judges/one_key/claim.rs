@@ -1,5 +1,6 @@
 //! Claims.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use coord_core::board::{
@@ -44,6 +45,8 @@ pub(super) struct Claimer {
     pub(super) token: Token,
     /// The dependencies that the first judgement saw.
     pub(super) first_deps: Option<Vec<Dep>>,
+    /// The states of the dependencies that the first judgement saw, for the judge that goes by them.
+    pub(super) first_ends: Option<BTreeMap<TaskId, State>>,
 }
 
 impl OneKeyBoard {
@@ -70,9 +73,17 @@ impl OneKeyBoard {
         let token = self.mint();
         let mut call = Call::new(Verb::Claim, &id, Some(&token));
         call.agent = Some(agent.clone());
-        let mut claimer = Claimer { id, agent: agent.clone(), request, token, first_deps: None };
+        let mut claimer =
+            Claimer { id, agent: agent.clone(), request, token, first_deps: None, first_ends: None };
+        if self.is(WrongJudge::PinBefore) {
+            self.pin_alone(&call, &claimer.id).await?;
+        }
         let answer = self.run(call.clone(), |whole, time| self.judge_claim(whole, time, &mut claimer)).await;
         match (&answer, self.wrong) {
+            (Ok(_), Some(WrongJudge::PinInTwo))
+            | (Err(BoardError::Blocked { .. }), Some(WrongJudge::PinThoughBlocked)) => {
+                self.pin_alone(&call, &claimer.id).await?;
+            }
             (Err(BoardError::Taken { .. }), Some(WrongJudge::LoserStored)) => {
                 let token = claimer.token.clone();
                 let store = move |whole: &mut Whole, _: Time| {
@@ -130,9 +141,10 @@ impl OneKeyBoard {
             _ => claimer.first_deps = Some(deps.clone()),
         }
         if self.is(WrongJudge::BlockedBeforeTerminal) {
-            self.judge_deps(whole, &deps, now)?;
+            self.judge_deps(whole, &deps, claimer, now)?;
         }
-        if task.state.is_terminal() || matches!(task.state, State::Unknown(_)) {
+        let claimed = task.state == State::Skipped && self.is(WrongJudge::SkippedClaimed);
+        if (task.state.is_terminal() && !claimed) || matches!(task.state, State::Unknown(_)) {
             return Err(BoardError::Terminal { state: task.state });
         }
         if let Some(judged) = self.judge_holder(task, time, now, claimer, until)? {
@@ -146,7 +158,7 @@ impl OneKeyBoard {
             return Ok(judged);
         }
         if self.is(WrongJudge::BlockedBeforeNotYet) {
-            self.judge_deps(whole, &deps, now)?;
+            self.judge_deps(whole, &deps, claimer, now)?;
         }
         match task.earliest() {
             Some(until) if now < until && !self.is(WrongJudge::GivenBeforeItsTime) => {
@@ -172,8 +184,11 @@ impl OneKeyBoard {
             self.note(task, Verb::Claim, Some(agent), from, "no attempt is left");
             return Ok(Judged::Write(Answer::Failed));
         }
-        self.judge_deps(whole, &deps, now)?;
+        self.judge_deps(whole, &deps, claimer, now)?;
         let takeover = task.state == State::Claimed;
+        if !self.is(WrongJudge::PinInTwo) {
+            self.pin(whole, &id, time);
+        }
         let keeps_seq = self.is(WrongJudge::ClaimKeepsSeq);
         let task = record(whole, &id)?;
         let old_token = task.token.take();
@@ -267,39 +282,6 @@ impl OneKeyBoard {
         }
     }
 
-    fn judge_deps(&self, whole: &Whole, deps: &[Dep], now: Timestamp) -> Result<(), BoardError> {
-        let (mut pending, mut failed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-        for Dep { id: dep, .. } in deps {
-            let Some(task) = whole.tasks.get(dep) else {
-                missing.push(dep.clone());
-                continue;
-            };
-            match task.state {
-                State::Done
-                    if self.is(WrongJudge::DoneCountsLate) && task.until.is_some_and(|until| now < until) =>
-                {
-                    pending.push(dep.clone());
-                }
-                State::Done => {}
-                State::Failed | State::Cancelled => match self.wrong {
-                    Some(WrongJudge::FailedCountsAsDone) => {}
-                    Some(WrongJudge::FailedIsPending) => pending.push(dep.clone()),
-                    _ => failed.push(dep.clone()),
-                },
-                _ => pending.push(dep.clone()),
-            }
-        }
-        if self.is(WrongJudge::BlockedNamesOne) {
-            pending.truncate(1);
-            failed.truncate(usize::from(pending.is_empty()));
-            missing.truncate(usize::from(pending.is_empty() && failed.is_empty()));
-        }
-        if pending.is_empty() && failed.is_empty() && missing.is_empty() {
-            return Ok(());
-        }
-        Err(BoardError::Blocked { pending, failed, missing })
-    }
-
     pub(super) async fn claim_first(
         &self,
         agent: &AgentId,
@@ -350,8 +332,14 @@ impl OneKeyBoard {
                         record.unclaim(State::Open);
                     }
                     let (agent, token) = (agent.clone(), token.clone());
-                    let mut claimer =
-                        Claimer { id, agent, request: request.clone(), token, first_deps: None };
+                    let mut claimer = Claimer {
+                        id,
+                        agent,
+                        request: request.clone(),
+                        token,
+                        first_deps: None,
+                        first_ends: None,
+                    };
                     match self.judge_claim(whole, time, &mut claimer) {
                         Ok(judged) => return Ok(judged),
                         Err(error @ BoardError::Invalid(_)) => return Err(error),

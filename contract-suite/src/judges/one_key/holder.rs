@@ -6,6 +6,7 @@ use coord_core::board::{BoardError, Lease, Outcome, Progress, State, TaskId, Ver
 use coord_core::{Timestamp, Token};
 
 use super::claim::{check_ttl, end, record};
+use super::edges::unpin;
 use super::record::{Answer, Ended, Record, Settled};
 use super::{Call, Judged, OneKeyBoard, WrongJudge};
 
@@ -152,6 +153,9 @@ impl OneKeyBoard {
             if !self.is(WrongJudge::ReleaseCounts) {
                 task.attempts = task.attempts.saturating_sub(1);
             }
+            if self.is(WrongJudge::PinUntilReleased) {
+                unpin(whole, &id);
+            }
             Ok(Judged::Write(Answer::Nothing))
         })
         .await
@@ -240,6 +244,9 @@ impl OneKeyBoard {
                 settle(task, token, Ended::Completed, outcome.clone());
                 task.touch(now);
                 self.note(task, Verb::Complete, by, None, outcome.as_str());
+                if self.is(WrongJudge::PinUntilDone) {
+                    unpin(whole, &id);
+                }
                 Ok(Judged::Write(Answer::Outcome(outcome.clone())))
             })
             .await?;
@@ -288,6 +295,9 @@ impl OneKeyBoard {
                 task.touch(now);
                 if task.state == State::Failed || !self.is(WrongJudge::RetriesUntold) {
                     self.note(task, Verb::Fail, by, None, reason.as_str());
+                }
+                if self.is(WrongJudge::PinUntilFailed) {
+                    unpin(whole, &id);
                 }
                 Ok(Judged::Write(Answer::Outcome(reason.clone())))
             })

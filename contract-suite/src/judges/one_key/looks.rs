@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coord_core::board::{
-    AgentId, Awaited, BoardError, ClaimRequest, History, Outcome, Pace, Standing, State, Task, TaskId, Verb,
+    AgentId, Awaited, BoardError, ClaimRequest, Dep, History, Outcome, Pace, Standing, State, Task, TaskId, Verb,
 };
 
 use super::claim::Claimer;
@@ -29,6 +29,9 @@ impl OneKeyBoard {
     /// A task as this board shows it.
     pub(super) fn shown(&self, id: &TaskId, record: &Record) -> Task {
         let mut task = record.task(id);
+        if self.is(WrongJudge::RulesNotShown) {
+            task.deps = Dep::all(task.deps.into_iter().map(|dep| dep.id));
+        }
         match (&record.token, &record.owner) {
             (Some(token), _) if self.is(WrongJudge::TokenInTitle) => task.title.push_str(&token.reveal()),
             (Some(token), Some(owner)) if self.is(WrongJudge::TokenInOwner) => {
@@ -70,7 +73,8 @@ impl OneKeyBoard {
     fn would_be(&self, read: &Read, id: &TaskId) -> Result<Standing, BoardError> {
         let agent = AgentId::unchecked("nobody");
         let (request, token) = (ClaimRequest::forever(), self.mint());
-        let mut claimer = Claimer { id: id.clone(), agent, request, token, first_deps: None };
+        let mut claimer =
+            Claimer { id: id.clone(), agent, request, token, first_deps: None, first_ends: None };
         standing(self.judge_claim(&mut read.whole.clone(), read.time, &mut claimer))
     }
 

@@ -1,6 +1,7 @@
 //! The whole board as one JSON value under one key.
 
 mod claim;
+mod edges;
 mod holder;
 mod looks;
 mod operators;
@@ -237,6 +238,7 @@ impl OneKeyBoard {
                     return Err(error);
                 }
             };
+            self.skip_all(&mut read.whole, read.time);
             read.whole.log.push_back(Logged { operation, answer: answer.clone() });
             while read.whole.log.len() > LOG {
                 read.whole.log.pop_front();

@@ -1,8 +1,9 @@
 //! What operators do to a claim.
 
-use coord_core::board::{BoardError, State, TaskId, Verb};
+use coord_core::board::{BoardError, Rule, State, TaskId, Verb};
 
 use super::claim::{record, taken};
+use super::edges::unpin;
 use super::holder::lost;
 use super::record::Answer;
 use super::{Call, Judged, OneKeyBoard, WrongJudge};
@@ -14,7 +15,8 @@ impl OneKeyBoard {
             let task = record(whole, &id)?;
             match task.state {
                 State::Cancelled => return Ok(Judged::Keep(Answer::Nothing)),
-                state @ (State::Done | State::Failed | State::Unknown(_)) => {
+                State::Skipped if self.is(WrongJudge::SkippedCancelled) => {}
+                state @ (State::Done | State::Failed | State::Skipped | State::Unknown(_)) => {
                     return Err(BoardError::Terminal { state });
                 }
                 _ => {}
@@ -25,6 +27,7 @@ impl OneKeyBoard {
             task.touch(now);
             self.note(task, Verb::Cancel, None, owner.clone(), "");
             match self.wrong {
+                Some(WrongJudge::PinUntilCancelled) => unpin(whole, &id),
                 Some(WrongJudge::CancelKeepsOwner) => task.owner = owner,
                 Some(WrongJudge::CancelKeepsToken) => task.token = token,
                 Some(WrongJudge::CancelKeepsSeq) => task.seq = seq,
@@ -38,14 +41,36 @@ impl OneKeyBoard {
 
     pub(super) async fn reopen_task(&self, id: &TaskId) -> Result<(), BoardError> {
         let id = self.ident(id)?;
+        let early = match self.wrong {
+            Some(WrongJudge::PinOfBefore) => self.read().await?.whole.tasks.get(&id).cloned(),
+            _ => None,
+        };
         self.run(Call::new(Verb::Reopen, &id, None), |whole, time| {
+            let named = whole
+                .tasks
+                .iter()
+                .find(|(_, other)| other.deps.iter().any(|dep| dep.id == id && dep.rule != Rule::Done));
+            let named = named.map(|(dependent, _)| dependent.clone());
             let task = record(whole, &id)?;
             match task.state {
                 State::Open => return Ok(Judged::Keep(Answer::Nothing)),
                 State::Claimed => return Err(taken(task)),
                 State::Done if self.is(WrongJudge::ReopenDone) => {}
-                state @ (State::Done | State::Unknown(_)) => return Err(BoardError::Terminal { state }),
+                State::Skipped if self.is(WrongJudge::SkippedReopened) => {}
+                state @ (State::Done | State::Skipped | State::Unknown(_)) => {
+                    return Err(BoardError::Terminal { state });
+                }
                 _ => {}
+            }
+            let pinned_by = match self.wrong {
+                Some(WrongJudge::ReopenIgnoresPin) => None,
+                Some(WrongJudge::PinOfBefore) => early.as_ref().and_then(|task| task.pinned_by.clone()),
+                Some(WrongJudge::PinnedByName) => named,
+                Some(WrongJudge::PinNamesItself) => task.pinned_by.as_ref().map(|_| id.clone()),
+                _ => task.pinned_by.clone(),
+            };
+            if let Some(dependent) = pinned_by {
+                return Err(BoardError::HasDependents { dependent });
             }
             let now = time.at(task.touched);
             task.unclaim(State::Open);

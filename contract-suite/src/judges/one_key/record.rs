@@ -222,6 +222,9 @@ pub(super) struct Record {
     /// How far it is.
     #[serde(rename = "x2", default, skip_serializing_if = "Option::is_none")]
     pub(super) progress: Option<Progress>,
+    /// The first one that has begun on the strength of its failure or cancellation, which is not undone any more.
+    #[serde(rename = "pb", default, skip_serializing_if = "is_default")]
+    pub(super) pinned_by: Option<TaskId>,
     /// Who got which token: only a wrong judge keeps it.
     #[serde(rename = "x", default, skip_serializing_if = "Vec::is_empty")]
     pub(super) past: Vec<(Token, AgentId)>,
@@ -255,6 +258,7 @@ impl Record {
             events: VecDeque::new(),
             events_dropped: 0,
             progress: None,
+            pinned_by: None,
             past: Vec::new(),
         }
     }
@@ -268,6 +272,16 @@ impl Record {
             && self.not_before == spec.not_before
             && self.payload == spec.payload
             && self.retry == spec.retry
+    }
+
+    /// The same, the rules of its dependencies aside: what only a wrong judge asks.
+    pub(super) fn was_defined_but_for_rules(&self, spec: &TaskSpec) -> bool {
+        let plain = |deps: &[Dep]| Dep::all(deps.iter().map(|dep| dep.id.clone()));
+        let mut record = self.clone();
+        record.created_deps = Some(plain(record.created_deps.as_ref().unwrap_or(&record.deps)));
+        let mut spec = spec.clone();
+        spec.deps = plain(&spec.deps);
+        record.was_defined_as(&spec)
     }
 
     /// From when on it may be claimed.

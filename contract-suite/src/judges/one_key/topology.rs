@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coord_core::Timestamp;
-use coord_core::board::{BoardError, Dep, Plan, PlanReport, State, Task, TaskId, TaskSpec, Verb, limits};
+use coord_core::board::{
+    BoardError, Dep, Plan, PlanReport, Rule, State, Task, TaskId, TaskSpec, Verb, limits,
+};
 
+use super::edges::unpin;
 use super::record::{Answer, Record, Whole};
 use super::{Call, Judged, OneKeyBoard, WrongJudge};
 
@@ -33,8 +36,9 @@ fn path(whole: &Whole, from: &TaskId, to: &TaskId) -> Option<Vec<TaskId>> {
     None
 }
 
-fn check_spec(spec: &TaskSpec, any_number: bool) -> Result<(), BoardError> {
+fn check_spec(spec: &TaskSpec, any_number: bool, any_rules: bool) -> Result<(), BoardError> {
     match spec.validate() {
+        Err(BoardError::TooLarge { .. }) if any_rules && spec.deps.len() <= limits::DEPENDENCIES => Ok(()),
         Err(BoardError::TooLarge { what, .. }) if any_number && what.contains("dependencies") => Ok(()),
         other => other,
     }
@@ -89,7 +93,7 @@ impl OneKeyBoard {
         let Some(first) = specs.first() else { return Ok(Answer::Added { added: 0, existed: 0 }) };
         let call = Call::new(Verb::Add, &first.id, None);
         for spec in &mut specs {
-            check_spec(spec, self.is(WrongJudge::AnyNumberOfDeps))?;
+            check_spec(spec, self.is(WrongJudge::AnyNumberOfDeps), self.is(WrongJudge::AnyNumberOfRules))?;
             spec.id = self.ident(&spec.id)?;
             for dep in &mut spec.deps {
                 dep.id = self.ident(&dep.id)?;
@@ -108,7 +112,11 @@ impl OneKeyBoard {
                         continue;
                     }
                     let refused = self.is(WrongJudge::PlanNotResumable) && specs.len() > 1;
-                    if refused || (!record.was_defined_as(spec) && !self.is(WrongJudge::AnyDefinitionExisted))
+                    if refused
+                        || (!record.was_defined_as(spec)
+                            && !self.is(WrongJudge::AnyDefinitionExisted)
+                            && !(self.is(WrongJudge::AnyRuleExisted)
+                                && record.was_defined_but_for_rules(spec)))
                     {
                         return Err(BoardError::AlreadyExists { id: spec.id.clone() });
                     }
@@ -161,8 +169,12 @@ impl OneKeyBoard {
                     return Err(super::claim::taken(task));
                 }
             }
+            if let (Some(dependent), true) = (&task.pinned_by, self.is(WrongJudge::PinnedNotRemoved)) {
+                return Err(BoardError::HasDependents { dependent: dependent.clone() });
+            }
+            let plain = self.is(WrongJudge::RuledNotDependents);
             let dependent = whole.tasks.iter().find(|(_, other)| {
-                other.deps.iter().any(|dep| dep.id == id)
+                other.deps.iter().any(|dep| dep.id == id && !(plain && dep.rule != Rule::Done))
                     && match self.wrong {
                         Some(WrongJudge::FinishedDependents) => !other.state.is_terminal(),
                         Some(WrongJudge::RemoveDangles) => other.state != State::Open,
@@ -175,6 +187,9 @@ impl OneKeyBoard {
             self.forgotten_fence(&id, Some(task.fence));
             whole.floor_fence = whole.floor_fence.max(task.fence);
             whole.floor_seq = whole.floor_seq.max(task.seq);
+            if self.is(WrongJudge::PinUntilRemoved) {
+                unpin(whole, &id);
+            }
             let task = whole.tasks.remove(&id);
             if let (Some(task), true) = (task, self.is(WrongJudge::HistoryOutlivesTask)) {
                 whole.graves.insert(id.clone(), task.events);
@@ -194,10 +209,12 @@ impl OneKeyBoard {
     ) -> Result<(), BoardError> {
         let id = self.ident(id)?;
         let any_number = self.is(WrongJudge::AnyNumberOfDeps);
-        check_spec(&TaskSpec::new(id.clone()).deps(deps.iter().cloned()), any_number)?;
+        let any_rules = self.is(WrongJudge::AnyNumberOfRules);
+        check_spec(&TaskSpec::new(id.clone()).deps(deps.iter().cloned()), any_number, any_rules)?;
         let mut replaced = Vec::with_capacity(deps.len());
         for dep in deps {
-            replaced.push(Dep::on(self.ident(&dep.id)?, dep.rule));
+            let rule = if self.is(WrongJudge::SetDepsForgetsRules) { Rule::Done } else { dep.rule };
+            replaced.push(Dep::on(self.ident(&dep.id)?, rule));
         }
         self.run(Call::new(Verb::SetDeps, &id, None), |whole, time| {
             let Some(task) = whole.tasks.get(&id) else {
@@ -205,7 +222,8 @@ impl OneKeyBoard {
             };
             let now = time.at(task.touched);
             let expired = task.until.is_some_and(|until| now >= until);
-            if task.state.is_terminal() && !self.is(WrongJudge::SetDepsTerminal) {
+            let edited = task.state == State::Skipped && self.is(WrongJudge::SkippedEdited);
+            if task.state.is_terminal() && !self.is(WrongJudge::SetDepsTerminal) && !edited {
                 return Err(BoardError::Terminal { state: task.state });
             }
             if task.state == State::Claimed
@@ -224,9 +242,10 @@ impl OneKeyBoard {
                     return Err(BoardError::UnknownDep { id: dep.clone() });
                 }
             }
-            for Dep { id: dep, .. } in &replaced {
+            for Dep { id: dep, rule } in &replaced {
                 let Some(back) = path(whole, dep, &id) else { continue };
-                if self.is(WrongJudge::CycleAccepted) {
+                let ruled = *rule != Rule::Done && self.is(WrongJudge::RuledCycleAccepted);
+                if ruled || self.is(WrongJudge::CycleAccepted) {
                     continue;
                 }
                 let mut cycle = vec![id.clone()];
@@ -234,6 +253,9 @@ impl OneKeyBoard {
                     cycle.extend(back);
                 }
                 return Err(BoardError::Cycle { path: cycle });
+            }
+            if self.is(WrongJudge::PinUntilEdited) {
+                unpin(whole, &id);
             }
             let Some(task) = whole.tasks.get_mut(&id) else {
                 return Err(BoardError::NotFound { id: id.clone() });
