@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use contract_suite::judges::trials::{self, Judges};
 use contract_suite::judges::{OneKeyHarness, WrongIndex, WrongIndexHarness, WrongJudge};
-use contract_suite::{Clause, Layer, MemoryHarness, Options, Subject, clauses};
+use contract_suite::{Clause, Layer, MemoryHarness, Options, SqliteHarness, Subject, clauses};
 
 /// The clause that must fail on each wrong board; those with several processes have some of the same.
 fn killed() -> impl Iterator<Item = (WrongJudge, &'static str)> {
@@ -20,6 +20,7 @@ fn killed() -> impl Iterator<Item = (WrongJudge, &'static str)> {
         (WrongJudge::RulesIgnored, "T38.order"),
         (WrongJudge::SkippedByFirst, "T38.order"),
         (WrongJudge::PinInTwo, "T40"),
+        (WrongJudge::SkippedEdited, "T38.edited"),
     ])
 }
 
@@ -51,6 +52,20 @@ fn main() -> ExitCode {
             trials.fails_on_subject(name, id, format!("{wrong:?}"), move |_| {
                 let memory = Subject::new(Arc::new(MemoryHarness::default()));
                 memory.with_boards(Arc::new(WrongIndexHarness(wrong)))
+            });
+        }
+        // In a file as well: a ready task lost, one handed out twice, a marker dropped, an expired lease never found.
+        for wrong in [
+            WrongIndex::ReadyDropped,
+            WrongIndex::HeadUnasserted,
+            WrongIndex::MarkerDropped,
+            WrongIndex::NeverDue,
+        ] {
+            let id = wrong.clause();
+            let name = format!("{id} fails on the index {wrong:?} in a file");
+            trials.fails_on_subject(name, id, format!("{wrong:?}"), move |_| {
+                let file = SqliteHarness::from_environment().expect("there is a folder for temporary files");
+                Subject::new(Arc::new(file)).with_boards(Arc::new(WrongIndexHarness(wrong)))
             });
         }
         trials.fails_on_right(

@@ -7,12 +7,13 @@ use coord_core::Token;
 use coord_core::board::{
     Added, Awaited, Board as _, BoardError, Dep, ExtendedBoard as _, Plan, Rule, State, TaskId, TaskSpec,
 };
+use coord_core::layer::When;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 
 use super::rules::{bring, is_skipped, look, next, subject};
-use super::stage::{Seat, Stage, id, result, spec};
+use super::stage::{Place, Seat, Stage, id, result, spec};
 use crate::clause::{Clause, Layer, Needs, Outcome, VerdictContext};
 use crate::context::Context;
 use crate::{ensure, ensure_eq, ensure_matches, fail};
@@ -33,6 +34,13 @@ pub(crate) const CLAUSES: &[Clause] = &[
                   the order in which those end and anybody looks",
         needs: Needs::NOTHING,
         body: |cx| Box::pin(any_order(cx)),
+    },
+    Clause {
+        id: "T38.edited",
+        layer: Layer::Board,
+        promise: "of an edit that lets a task begin and a look that skips it one comes first: what was edited is not skipped",
+        needs: Needs::NOTHING,
+        body: |cx| Box::pin(edited(cx)),
     },
     Clause {
         id: "T38.chain",
@@ -274,6 +282,57 @@ async fn one_order(a: &Seat, b: &Seat, graph: &Graph, name: &str, rng: &mut StdR
         let shown = a.get(&task(n)).await?;
         ensure_eq!(shown.state, end, "the state of task {n}, which names {:?}", graph.edges[n]);
     }
+    Ok(())
+}
+
+/// An edit before or after each call of somebody who skips.
+async fn edited(cx: Context) -> Outcome {
+    let stage = Stage::new(&cx);
+    let (a, b) = stage.pair().await?;
+    for by_claim in [false, true] {
+        for place in Place::BOTH {
+            for k in 1..60 {
+                let when = format!("{by_claim} {place:?} {k}");
+                let gate = b.ended_task(&format!("gate {when}"), "done").await?;
+                let fresh = id(format!("fresh {when}"));
+                b.add(TaskSpec::new(fresh.clone()).dep(Dep::on(gate.clone(), Rule::Failed))).await?;
+                let step = a.interpose(When::any().nth(k), place, {
+                    let (board, fresh) = (b.board.clone(), fresh.clone());
+                    move || {
+                        let (board, fresh) = (board.clone(), fresh.clone());
+                        async move { Ok(board.set_deps(&fresh, &[], None).await) }
+                    }
+                });
+                let claimed = if by_claim {
+                    a.try_claim(&fresh, "w").await
+                } else {
+                    look(&a).await?;
+                    Err(BoardError::NotFound { id: fresh.clone() })
+                };
+                let edit = step.taken()?;
+                a.faults.clear();
+                let Some(edit) = edit else { break };
+                let state = b.get(&fresh).await?.state;
+                match (edit, claimed) {
+                    (Ok(()), Ok(_)) => {
+                        ensure_eq!(state, State::Claimed, "the state of what was edited and claimed")
+                    }
+                    (Ok(()), Err(_)) => {
+                        ensure_eq!(state, State::Open, "the state of what was edited meanwhile ({when})");
+                        b.claim(&fresh, "w").await.at("once it was edited")?;
+                    }
+                    (Err(BoardError::Terminal { state: State::Skipped }), Err(_)) => {
+                        ensure_eq!(state, State::Skipped, "the state of what was skipped first ({when})");
+                    }
+                    (Err(BoardError::Taken { .. }), Ok(_)) | (Err(BoardError::TxnConflict { .. }), _) => {}
+                    (edit, claimed) => fail!("saw {edit:?} and {claimed:?}: an edit beside a skip ({when})"),
+                }
+            }
+        }
+    }
+    look(&b).await?;
+    b.list().await?;
+    ensure_eq!(b.board.check_index().await?, [], "what is wrong with the index");
     Ok(())
 }
 

@@ -28,6 +28,20 @@ pub enum WrongIndex {
     NothingDeleted,
     /// All that waits for a task stays where it was when that is done.
     WatchesStay,
+    /// Nothing is asserted of a task that is written, so one is handed out twice.
+    HeadUnasserted,
+    /// A task that failed or was cancelled leaves no marker.
+    FailureUnmarked,
+    /// A task that is skipped leaves no marker.
+    SkipUnmarked,
+    /// Of what waits for a task only the first is ever seen, and the marker goes.
+    WatchesUnseen,
+    /// A task is skipped without an assert, over dependencies that were replaced meanwhile.
+    SkipUnasserted,
+    /// What a claim rests on is not kept.
+    PinUnwritten,
+    /// What a claim rests on is kept without asserting that it is as it was.
+    PinUnasserted,
 }
 
 impl WrongIndex {
@@ -40,6 +54,13 @@ impl WrongIndex {
         WrongIndex::ReadyDropped,
         WrongIndex::NothingDeleted,
         WrongIndex::WatchesStay,
+        WrongIndex::HeadUnasserted,
+        WrongIndex::FailureUnmarked,
+        WrongIndex::SkipUnmarked,
+        WrongIndex::WatchesUnseen,
+        WrongIndex::SkipUnasserted,
+        WrongIndex::PinUnwritten,
+        WrongIndex::PinUnasserted,
     ];
 
     /// The clause that must fail on it.
@@ -48,8 +69,17 @@ impl WrongIndex {
         match self {
             WrongIndex::MarkerDropped => "T33",
             WrongIndex::WatchUnasserted | WrongIndex::TodoUnasserted => "T25",
-            WrongIndex::NeverDue | WrongIndex::ReadyDropped | WrongIndex::NothingDeleted => "T23",
+            WrongIndex::NeverDue
+            | WrongIndex::ReadyDropped
+            | WrongIndex::NothingDeleted
+            | WrongIndex::HeadUnasserted => "T23",
             WrongIndex::WatchesStay => "T26",
+            WrongIndex::FailureUnmarked => "T37",
+            WrongIndex::SkipUnmarked => "T38.chain",
+            WrongIndex::SkipUnasserted => "T38.edited",
+            WrongIndex::WatchesUnseen => "T40",
+            WrongIndex::PinUnwritten => "T39",
+            WrongIndex::PinUnasserted => "T39.race",
         }
     }
 
@@ -82,9 +112,56 @@ impl WrongIndex {
             WrongIndex::WatchesStay => {
                 mutations.retain(|m| writes_a_task || !begins(m.key(), "rdy/"));
             }
+            WrongIndex::HeadUnasserted => {
+                asserts.retain(|assert| !(writes_a_task && begins(&assert.key, "task/")));
+            }
+            WrongIndex::FailureUnmarked | WrongIndex::SkipUnmarked => {
+                let states: &[u8] =
+                    if self == WrongIndex::SkipUnmarked { &[SKIPPED] } else { &[FAILED, CANCELLED] };
+                let written: Vec<String> = mutations
+                    .iter()
+                    .filter(|m| state_of(m).is_some_and(|state| states.contains(&state)))
+                    .filter_map(|m| m.key().as_str().strip_prefix("task/").map(|id| format!("/{id}")))
+                    .collect();
+                let is_of = |key: &Key| written.iter().any(|id| key.as_str().ends_with(id));
+                mutations.retain(|m| m.value().is_none() || !begins(m.key(), "todo/") || !is_of(m.key()));
+            }
+            // Bends what is listed.
+            WrongIndex::WatchesUnseen => {}
+            WrongIndex::SkipUnasserted => {
+                let skipped: Vec<&Key> =
+                    mutations.iter().filter(|m| state_of(m) == Some(SKIPPED)).map(Mutation::key).collect();
+                asserts.retain(|assert| !skipped.contains(&&assert.key));
+            }
+            WrongIndex::PinUnwritten | WrongIndex::PinUnasserted
+                if mutations.iter().any(|m| state_of(m) == Some(CLAIMED)) =>
+            {
+                let is_pin = |m: &Mutation| matches!(state_of(m), Some(FAILED | CANCELLED));
+                let pinned: Vec<Key> =
+                    mutations.iter().filter(|m| is_pin(m)).map(|m| m.key().clone()).collect();
+                if self == WrongIndex::PinUnwritten {
+                    mutations.retain(|m| !pinned.contains(m.key()));
+                } else {
+                    asserts.retain(|assert| !pinned.contains(&assert.key));
+                }
+            }
+            WrongIndex::PinUnwritten | WrongIndex::PinUnasserted => {}
         }
         Txn::new(asserts, mutations)
     }
+}
+
+/// The numbers under which states are stored, and where in a record: behind the envelope.
+const STATE_AT: usize = 6;
+const CLAIMED: u8 = 1;
+const FAILED: u8 = 3;
+const CANCELLED: u8 = 4;
+const SKIPPED: u8 = 5;
+
+/// The state of a task that is written.
+fn state_of(mutation: &Mutation) -> Option<u8> {
+    let written = mutation.value().filter(|_| mutation.key().as_str().starts_with("task/"))?;
+    written.get(STATE_AT).copied()
 }
 
 /// The task that a watch is on.
@@ -138,6 +215,10 @@ impl Backend for Bent {
     }
 
     async fn keys(&self, range: &KeyRange) -> Result<Vec<Key>, BackendError> {
-        self.inner.keys(range).await
+        let mut keys = self.inner.keys(range).await?;
+        if self.wrong == WrongIndex::WatchesUnseen && keys.first().is_some_and(|key| watched(key).is_some()) {
+            keys.truncate(1);
+        }
+        Ok(keys)
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use coord_core::board::{
-    AgentId, Awaited, BoardError, ClaimRequest, Dep, History, Outcome, Pace, Standing, State, Task, TaskId, Verb,
+    AgentId, Awaited, BoardError, ClaimRequest, Dep, History, Outcome, Pace, Standing, State, Task, TaskId,
+    Verb,
 };
 
 use super::claim::Claimer;
