@@ -205,6 +205,10 @@ wrong_judges! {
     RestIsNothing => "T20",
     /// Tasks that failed together come back together.
     RestNotSpread => "T20",
+    /// The rest is longer than the longest.
+    RestTooLong => "T20",
+    /// The rest is shorter than half of what it may be.
+    RestTooShort => "T20",
     /// The rest does not grow.
     RestNotDoubled => "T20",
     /// A release counts as an attempt.

@@ -283,6 +283,8 @@ impl OneKeyBoard {
                     let rest = match self.wrong {
                         Some(WrongJudge::RestIsNothing) => Duration::ZERO,
                         Some(WrongJudge::RestNotSpread) => retry.rest(doubled, 0),
+                        Some(WrongJudge::RestTooLong) => retry.rest(doubled, random) * 3,
+                        Some(WrongJudge::RestTooShort) => retry.rest(doubled, random) / 4,
                         _ => retry.rest(doubled, random),
                     };
                     task.unclaim(State::Open);
