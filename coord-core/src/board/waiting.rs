@@ -53,9 +53,9 @@ impl Awaited {
     }
 }
 
-/// How long to wait between two looks: an eighth of the time that has been waited already, from 20 ms to 5 s, and of that a random part
-/// of at least a half. So nobody waits much longer than is needed, and who waits for long costs little: 200 who do, some 50 looks a
-/// second.
+/// How long to wait between two looks: a quarter of the time that has been waited already, from 20 ms to 5 s, and of that a random part
+/// of at least a half. So nobody waits much longer than is needed, and who waits for long costs little: 200 who have waited for 20 s, some
+/// 55 looks a second.
 #[derive(Debug)]
 pub struct Pace {
     random: StdRng,
@@ -74,7 +74,7 @@ impl Pace {
 
     /// How long to wait until the next look, when so long has been waited.
     pub fn pause(&mut self, waited: Duration) -> Duration {
-        let longest = (waited / 8).clamp(Self::SHORTEST, Self::LONGEST);
+        let longest = (waited / 4).clamp(Self::SHORTEST, Self::LONGEST);
         longest.mul_f64(self.random.random_range(0.5..=1.0))
     }
 }
