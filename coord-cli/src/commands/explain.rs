@@ -120,6 +120,7 @@ impl Below {
                     Standing::NotYet { until } => format!("rests until {until}"),
                     Standing::Ended { state } => state.to_string(),
                     Standing::Exhausted => "has no attempts left".into(),
+                    Standing::Skippable => "can never begin, and is to be skipped".into(),
                     _ => "cannot be claimed".into(),
                 },
             ))
@@ -145,6 +146,7 @@ impl Explained<'_> {
             Standing::NotYet { .. } => "not_yet",
             Standing::Blocked { .. } => "blocked",
             Standing::Exhausted => "exhausted",
+            Standing::Skippable => "skippable",
             _ => "other",
         }
     }
@@ -163,6 +165,8 @@ impl Explained<'_> {
         match self.standing {
             Standing::Claimable | Standing::NotYet { .. } | Standing::Exhausted => Shown::Ready,
             Standing::Held { .. } => Shown::Running,
+            // As `standings` has it, until somebody has written it.
+            Standing::Skippable => Shown::Waiting,
             Standing::Ended { state } => Shown::of_state(*state).unwrap_or(Shown::Unknown),
             Standing::Blocked { failed, missing, .. } => {
                 let hopeless = |standing: &Standing| matches!(standing, Standing::Ended { state } if *state != State::Done);
@@ -235,6 +239,12 @@ impl Explained<'_> {
                 lines.push(format!("{id} has no attempts left, and the last one ended without an answer"));
                 lines.push("whoever looks for a task next makes it a failed one".into());
                 help.push(format!("`coord reopen {own}` opens it again after that"));
+            }
+            Standing::Skippable => {
+                lines.push(format!(
+                    "{id} can never begin, for a dependency has ended otherwise than its rule wants"
+                ));
+                lines.push("whoever looks for a task next makes it a skipped one".into());
             }
             Standing::Blocked { pending, failed, missing } => {
                 self.blocked([pending, failed, missing], &mut lines, &mut help)
