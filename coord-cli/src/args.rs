@@ -59,6 +59,8 @@ Examples:
   coord show test                    one task, and the end of its output
   coord explain test                 why it does not run, and what helps
   coord wait test --timeout 10m      until it has ended; see its --help
+  coord history test                 what has happened to it
+  coord archive --older-than 7d      take what finished long ago off the board
   coord add plan.toml                only add it; run it by ...
   coord worker                       ... this, in as many terminals as you like
   coord once --key K -- COMMAND      at most once, on all hosts; see its --help
@@ -134,6 +136,10 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Wait until tasks have ended, or until nothing is left that could run
     Wait(WaitArgs),
+    /// Tell what has happened to a task: the last 32 events
+    History(HistoryArgs),
+    /// Take finished tasks off a board on which nothing unfinished depends
+    Archive(ArchiveArgs),
     /// Check a plan, or without one the invariants of a board
     Check(CheckArgs),
     /// Draw a plan or a board, for Graphviz or Mermaid
@@ -409,6 +415,33 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) board: BoardArgs,
+}
+
+/// `coord history`.
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// The task
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+}
+
+/// `coord archive`.
+#[derive(Debug, Args)]
+#[command(after_help = "An archived task is unknown: a plan that is run again runs it again.")]
+pub(crate) struct ArchiveArgs {
+    #[command(flatten)]
+    pub(crate) board: BoardArgs,
+    /// Only tasks that were last touched at least so long ago
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = duration)]
+    pub(crate) older_than: Duration,
+    /// Also tasks that failed
+    #[arg(long)]
+    pub(crate) failed: bool,
+    /// Also tasks that were cancelled
+    #[arg(long)]
+    pub(crate) cancelled: bool,
 }
 
 /// `coord check`.

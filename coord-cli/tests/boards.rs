@@ -205,6 +205,27 @@ fn a_held_task_is_shown_without_its_token_and_released_by_its_fence() {
 }
 
 #[test]
+fn what_happened_is_told_and_what_finished_long_ago_goes() {
+    let folder = added();
+    folder.coord(["run", "plan.toml"]).expect(0);
+    let told = folder.coord(["history", "build", "--format", "json"]).expect(0).json();
+    let verbs: Vec<&str> =
+        told["events"].as_array().unwrap().iter().map(|event| event["verb"].as_str().unwrap()).collect();
+    assert_eq!(verbs, ["add", "claim", "complete"], "{told}");
+    let text = folder.coord(["history", "build"]).expect(0).out;
+    assert!(text.lines().count() == 3 && text.contains("claimed by ") && text.contains("exit 0"), "{text}");
+    assert!(folder.coord(["history", "none"]).expect(2).err.contains("none"));
+    let young = folder.coord(["archive", "--format", "json"]).expect(0).json();
+    assert_eq!(young["archived"].as_array().map(Vec::len), Some(0), "{young}");
+    let old = folder.coord(["archive", "--older-than", "0s", "--format", "json"]).expect(0).json();
+    assert_eq!(old["archived"].as_array().map(Vec::len), Some(3), "{old}");
+    assert_eq!(
+        folder.coord(["ls", "--format", "json"]).expect(0).json()["tasks"].as_array().map(Vec::len),
+        Some(0)
+    );
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     use std::process::Stdio;
     let folder = added();

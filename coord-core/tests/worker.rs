@@ -429,3 +429,47 @@ async fn waiting_for_the_first_of_several_and_for_an_idle_board() {
     board.reopen(&id("b")).await.unwrap();
     assert!(!idle().await, "b can be claimed");
 }
+
+#[tokio::test]
+async fn progress_is_told_at_most_once_a_second_and_the_last_word_counts() {
+    let board = board().await;
+    board.add(TaskSpec::new(id("t"))).await.unwrap();
+    let (more, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let handler = {
+        let (more, end) = (more.clone(), end.clone());
+        move |job: Job| {
+            let (more, end) = (more.clone(), end.clone());
+            async move {
+                job.progress("é".repeat(400));
+                more.notified().await;
+                for n in 1..=100 {
+                    job.progress(format!("{n} of 100"));
+                    tokio::task::yield_now().await;
+                }
+                end.notified().await;
+                Ok(outcome("fine"))
+            }
+        }
+    };
+    let running = Running::start(worker(&board), handler);
+    let told = async |wanted: &dyn Fn(&str) -> bool| loop {
+        let task = board.get(&id("t")).await.unwrap();
+        if let Some(progress) = &task.progress
+            && wanted(&progress.text)
+        {
+            return (task.seq, progress.at, progress.text.clone());
+        }
+        tokio::task::yield_now().await;
+    };
+    // What is too long is cut, and not refused.
+    let (seq, first, cut) = told(&|_| true).await;
+    assert_eq!(cut, "é".repeat(256));
+    more.notify_one();
+    // None of those in between is told, for they come within the same second.
+    let (later, last, text) = told(&|text| text != cut).await;
+    assert_eq!((text.as_str(), later), ("100 of 100", seq));
+    assert!(last.saturating_since(first) >= Duration::from_millis(900), "{first} {last}");
+    end.notify_one();
+    until(&board, "t", State::Done).await;
+    assert_eq!(running.stop().await.completed, 1);
+}

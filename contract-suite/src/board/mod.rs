@@ -1,5 +1,6 @@
 //! The clauses of the task board, one file a group.
 
+mod archives;
 mod claims;
 mod counters;
 mod dropped;
@@ -35,6 +36,7 @@ use crate::process::Job;
 
 /// The clauses of each file.
 pub(crate) const CLAUSES: &[&[Clause]] = &[
+    archives::CLAUSES,
     claims::CLAUSES,
     counters::CLAUSES,
     dropped::CLAUSES,

@@ -435,4 +435,24 @@ wrong_judges! {
     ProgressUnasserted => "T42",
     /// Progress of any length is kept.
     ProgressUnbounded => "T42",
+    /// Whatever is finished is archived, however young.
+    ArchiveIgnoresAge => "T43",
+    /// What failed is archived unasked.
+    ArchiveTakesFailed => "T43",
+    /// What open tasks depend on is archived.
+    ArchiveTakesNeeded => "T43",
+    /// What a failed task depends on is archived, which may be reopened yet.
+    ArchiveTakesFailedsNeeds => "T43",
+    /// What a finished task names is never archived, so a chain never goes.
+    ArchiveKeepsNamed => "T43",
+    /// The name of an archived task stays where it was named.
+    ArchiveDangles => "T43",
+    /// A task that named an archived one is no more what it was added as.
+    ArchiveRedefines => "T43",
+    /// A task that named an archived one counts as just touched.
+    ArchiveRejuvenates => "T43",
+    /// The fence of an archived task begins anew.
+    ArchiveForgetsFence => "T43",
+    /// Archiving asserts nothing.
+    ArchiveUnasserted => "T43",
 }

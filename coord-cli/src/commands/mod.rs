@@ -1,11 +1,13 @@
 //! The subcommands that look at a board or change it.
 
 pub(crate) mod add;
+pub(crate) mod archive;
 pub(crate) mod boards;
 pub(crate) mod check;
 pub(crate) mod edit;
 pub(crate) mod explain;
 pub(crate) mod graph;
+pub(crate) mod history;
 pub(crate) mod ls;
 pub(crate) mod remove;
 pub(crate) mod show;
@@ -37,6 +39,10 @@ pub(crate) fn task_json(task: &Task, standing: Standing) -> Value {
         .map(|lease| json!({ "fence": lease.fence, "until": lease.until.map(|until| until.to_string()) }));
     let ended = task.outcome.as_ref().and_then(Ended::from_outcome);
     let definition = Definition::from_payload(&task.payload).ok();
+    let progress = task
+        .progress
+        .as_ref()
+        .map(|told| json!({ "text": told.text, "at": told.at.to_string(), "fence": told.fence }));
     json!({
         "id": task.id.as_str(),
         "title": task.title,
@@ -62,6 +68,7 @@ pub(crate) fn task_json(task: &Task, standing: Standing) -> Value {
         "ended": ended,
         "definition": definition,
         "touched": task.touched.to_string(),
+        "progress": progress,
     })
 }
 

@@ -91,6 +91,9 @@ fn facts(task: &Task, standing: Standing, waits: &[&str], dependents: &[&str]) -
         let until = lease.until.map_or_else(|| "for ever".to_owned(), |until| format!("until {until}"));
         fact("lease", format!("fence {}, {until}", lease.fence));
     }
+    if let Some(told) = &task.progress {
+        fact("progress", format!("{} ({})", told.text, told.at));
+    }
     fact("deps", task.deps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     fact("waits for", waits.join(", "));
     fact("dependents", dependents.join(", "));

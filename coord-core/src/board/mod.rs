@@ -4,6 +4,7 @@
 //! [`BoardAdapter`] the one implementation of the judging logic, above any [`Backend`].
 
 mod adapter;
+mod archive;
 mod check;
 mod claim;
 mod cost;
@@ -29,6 +30,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 pub use adapter::{BoardAdapter, BoardOptions, TaskPage};
+pub use archive::{Archive, ArchiveReport};
 pub use check::{Problem, ProblemCode, check};
 pub use dep::{Dep, Rule};
 pub use error::BoardError;
@@ -83,7 +85,7 @@ pub enum Verb {
     Revoke,
     /// [`ExtendedBoard::progress`].
     Progress,
-    /// Taking finished tasks off the board, and the names of such out of the tasks that depended on them.
+    /// [`ExtendedBoard::archive`].
     Archive,
     /// Writing that a task can never begin, by whoever finds that, whatever he came for.
     Skip,
@@ -282,6 +284,19 @@ pub trait ExtendedBoard: Board {
     /// [`NotFound`](BoardError::NotFound).
     async fn history(&self, id: &TaskId) -> Result<History, BoardError>;
 
+    /// Takes finished tasks off the board, so that one that goes on for ever stays bounded: those of the next [`Archive::most`] ids that
+    /// are done or skipped, or failed or cancelled if that is asked for, were last touched so long ago, and on which nothing depends
+    /// that is not done or skipped itself. Their names are taken out of the definitions of these, whose seqs move and whose time of
+    /// touching stays; adding one of these again is still [`Added::Existed`]. A task that is gone is unknown: adding it again runs it
+    /// again, and a new task cannot depend on it. Fences and seqs go on, as over [`remove`](ExtendedBoard::remove).
+    ///
+    /// The board is whole at any time, whoever else works on it, and also when a call is given up. What has been archived before something goes
+    /// wrong is gone all the same.
+    ///
+    /// # Errors
+    /// [`Invalid`](BoardError::Invalid) for another number of tasks than 1 to 1,000.
+    async fn archive(&self, request: &Archive) -> Result<ArchiveReport, BoardError>;
+
     /// Waits until this has come, `true`, or the patience is over, `false`. It looks at once and then less and less often, see [`Pace`].
     ///
     /// # Errors
@@ -394,6 +409,9 @@ macro_rules! forward {
             async fn progress(&self, id: &TaskId, token: &Token, text: &str) -> Result<(), BoardError> {
                 (**self).progress(id, token, text).await
             }
+            async fn archive(&self, request: &Archive) -> Result<ArchiveReport, BoardError> {
+                (**self).archive(request).await
+            }
             async fn history(&self, id: &TaskId) -> Result<History, BoardError> {
                 (**self).history(id).await
             }
@@ -482,6 +500,9 @@ impl<B: Backend> ExtendedBoard for BoardAdapter<B> {
     }
     async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
         self.explain_task(id).await
+    }
+    async fn archive(&self, request: &Archive) -> Result<ArchiveReport, BoardError> {
+        self.archive_tasks(request).await
     }
     async fn progress(&self, id: &TaskId, token: &Token, text: &str) -> Result<(), BoardError> {
         self.tell_progress(id, token, text).await

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::adapter::{BoardAdapter, commit, outcome_unknown, ring_fate};
+use super::archive::Archive;
 use super::claim::{taken, unknown_state};
 use super::cost::{WATCHED, pieces};
 use super::dep::{Dep, Rule};
@@ -33,7 +34,7 @@ fn edge_put(dependency: &TaskId, dependent: &TaskId) -> Mutation {
 }
 
 /// The guard as a view shows it, with the assert that rests on it.
-fn guard(view: &View<'_>) -> Result<(Topology, Assert), BoardError> {
+pub(super) fn guard(view: &View<'_>) -> Result<(Topology, Assert), BoardError> {
     let key = topology_key();
     let entry = view.entry(&key)?;
     let version = entry.version();
@@ -204,11 +205,14 @@ impl Judge for Adding<'_> {
 struct Removing<'a> {
     id: &'a TaskId,
     operation: OperationId,
+    /// Only if this covers it.
+    only: Option<&'a Archive>,
     dependents: Option<Vec<Key>>,
 }
 
 impl Judge for Removing<'_> {
-    type Answer = ();
+    /// Whether it is gone.
+    type Answer = bool;
     type Error = BoardError;
 
     fn keys(&self) -> Vec<Key> {
@@ -223,11 +227,14 @@ impl Judge for Removing<'_> {
         self.dependents = Some(keys);
     }
 
-    fn judge(&mut self, view: &View<'_>) -> Result<Step<()>, BoardError> {
+    fn judge(&mut self, view: &View<'_>) -> Result<Step<bool>, BoardError> {
         let (mut topology, assert) = guard(view)?;
         let key = head_key(self.id);
         let entry = view.entry(&key)?;
         let head = read_head(self.id, entry)?.ok_or_else(|| BoardError::NotFound { id: self.id.clone() })?;
+        if self.only.is_some_and(|archive| !archive.covers(view, &head)) {
+            return Ok(Step::Answer(false));
+        }
         if let State::Unknown(code) = head.state() {
             return Err(unknown_state(self.id, code));
         }
@@ -262,15 +269,15 @@ impl Judge for Removing<'_> {
         definition.deps.iter().for_each(|dep| index.delete(watch_key(&dep.id, self.id)));
         let (asserts, mutations) =
             index.into_parts([assert, Assert::version(key, entry.version())], mutations);
-        Ok(Step::Commit(commit(asserts, mutations)?, ()))
+        Ok(Step::Commit(commit(asserts, mutations)?, true))
     }
 
-    fn fate(&self, view: &View<'_>, pending: &Pending<()>) -> Result<Fate<()>, BoardError> {
+    fn fate(&self, view: &View<'_>, pending: &Pending<bool>) -> Result<Fate<bool>, BoardError> {
         let key = head_key(self.id);
         let now = view.entry(&key)?.version();
         // Gone, or gone and come again: the life that was to end has ended, and the new one is not ours to end.
         if pending.asserted(&key).is_none_or(|before| now.incarnation() != before.incarnation()) {
-            return Ok(Fate::Applied(()));
+            return Ok(Fate::Applied(true));
         }
         Ok(if pending.has_moved(view)? { Fate::Dead } else { Fate::Open })
     }
@@ -280,7 +287,8 @@ impl Judge for Removing<'_> {
     }
 
     fn unknown(&self) -> BoardError {
-        outcome_unknown(Verb::Remove, self.id, None)
+        let verb = if self.only.is_some() { Verb::Archive } else { Verb::Remove };
+        outcome_unknown(verb, self.id, None)
     }
 }
 
@@ -533,21 +541,33 @@ impl<B: Backend> BoardAdapter<B> {
 
     /// Finds what would stop a plan of several pieces half-way, before the first one is added.
     async fn check_plan(&self, tasks: &[TaskSpec]) -> Result<(), BoardError> {
-        let planned: BTreeSet<&TaskId> = tasks.iter().map(|task| &task.id).collect();
         let specs: BTreeMap<&TaskId, &TaskSpec> = tasks.iter().map(|task| (&task.id, task)).collect();
-        let deps = tasks.iter().flat_map(|task| task.deps.iter().map(|dep| &dep.id));
-        let ids: Vec<&TaskId> =
-            planned.iter().copied().chain(deps).collect::<BTreeSet<_>>().into_iter().collect();
+        let planned: Vec<&TaskId> = specs.keys().copied().collect();
+        let mut new = BTreeSet::new();
         // A head has less than 1.5 KiB, so this many fit one snapshot.
-        for page in ids.chunks(limits::SNAPSHOT_KEYS) {
+        for page in planned.chunks(limits::SNAPSHOT_KEYS) {
             let snapshot = self.backend().snapshot(&KeySet::new(page.iter().map(|id| head_key(id)))?).await?;
             for id in page {
                 match (read_head(id, snapshot.require(&head_key(id))?)?, specs.get(id)) {
-                    (None, None) => return Err(BoardError::UnknownDep { id: (*id).clone() }),
                     (Some(head), Some(spec)) if head.created.digest != digest(spec) => {
                         return Err(BoardError::AlreadyExists { id: (*id).clone() });
                     }
-                    _ => {}
+                    (Some(_), _) => {}
+                    (None, _) => {
+                        new.insert(*id);
+                    }
+                }
+            }
+        }
+        // What a task that exists depended on may have been archived since.
+        let deps = tasks.iter().filter(|task| new.contains(&task.id)).flat_map(|task| &task.deps);
+        let others: BTreeSet<&TaskId> =
+            deps.map(|dep| &dep.id).filter(|id| !specs.contains_key(id)).collect();
+        for page in others.into_iter().collect::<Vec<_>>().chunks(limits::SNAPSHOT_KEYS) {
+            let snapshot = self.backend().snapshot(&KeySet::new(page.iter().map(|id| head_key(id)))?).await?;
+            for id in page {
+                if read_head(id, snapshot.require(&head_key(id))?)?.is_none() {
+                    return Err(BoardError::UnknownDep { id: (*id).clone() });
                 }
             }
         }
@@ -562,7 +582,12 @@ impl<B: Backend> BoardAdapter<B> {
 
     pub(super) async fn remove_task(&self, id: &TaskId) -> Result<(), BoardError> {
         id.validate()?;
-        self.run(&mut Removing { id, operation: OperationId::mint(), dependents: None }).await
+        self.remove_if(id, None).await.map(|_| ())
+    }
+
+    /// Removes a task, if it is covered; `false` if it is not.
+    pub(super) async fn remove_if(&self, id: &TaskId, only: Option<&Archive>) -> Result<bool, BoardError> {
+        self.run(&mut Removing { id, operation: OperationId::mint(), only, dependents: None }).await
     }
 
     pub(super) async fn reconnect_task(

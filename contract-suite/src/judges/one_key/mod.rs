@@ -1,5 +1,6 @@
 //! The whole board as one JSON value under one key.
 
+mod archive;
 mod claim;
 mod edges;
 mod holder;
@@ -15,8 +16,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coord_core::board::{
-    Added, AgentId, Awaited, Board, BoardError, Claim, ClaimRequest, Dep, ExtendedBoard, Filter, History,
-    Lease, Outcome, Plan, PlanReport, Problem, RepairReport, Standing, Task, TaskId, TaskSpec, Verb,
+    Added, AgentId, Archive, ArchiveReport, Awaited, Board, BoardError, Claim, ClaimRequest, Dep,
+    ExtendedBoard, Filter, History, Lease, Outcome, Plan, PlanReport, Problem, RepairReport, Standing, Task,
+    TaskId, TaskSpec, Verb,
 };
 use coord_core::{Backend, Bytes, Clock, OperationId, Timestamp, Token, Txn, TxnOutcome, Version, limits};
 
@@ -171,6 +173,7 @@ impl OneKeyBoard {
             Verb::Claim => self.is(WrongJudge::ClaimUnasserted) || self.is(WrongJudge::LostCompletion),
             Verb::SetDeps => self.is(WrongJudge::EdgesUnasserted),
             Verb::Progress => self.is(WrongJudge::ProgressUnasserted),
+            Verb::Archive => self.is(WrongJudge::ArchiveUnasserted),
             _ => false,
         };
         let asserts = (!unasserted).then(|| self.value.unchanged(read.version));
@@ -430,6 +433,10 @@ impl ExtendedBoard for OneKeyBoard {
 
     async fn wait(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
         self.wait_for(awaited, patience).await
+    }
+
+    async fn archive(&self, request: &Archive) -> Result<ArchiveReport, BoardError> {
+        self.archive_tasks(request).await
     }
 
     async fn progress(&self, id: &TaskId, token: &Token, text: &str) -> Result<(), BoardError> {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coord_core::board::{
-    Added, AgentId, Claim, Dep, Event, History, Lease, LeaseInfo, Outcome, PlanReport, Progress, Retry,
-    State, Task, TaskId, TaskSpec, Verb, limits,
+    Added, AgentId, ArchiveReport, Claim, Dep, Event, History, Lease, LeaseInfo, Outcome, PlanReport,
+    Progress, Retry, State, Task, TaskId, TaskSpec, Verb, limits,
 };
 use coord_core::{Bytes, OperationId, RequestId, Timestamp, Token};
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,11 @@ pub(super) enum Answer {
         existed: usize,
     },
     NoTask,
+    Archived {
+        examined: usize,
+        archived: Vec<TaskId>,
+        next: Option<TaskId>,
+    },
     /// The task has no attempts left, and has failed.
     Failed,
 }
@@ -89,6 +94,13 @@ impl Answer {
         match self {
             Answer::Outcome(outcome) => outcome,
             _ => Outcome::default(),
+        }
+    }
+
+    pub(super) fn into_archived(self) -> ArchiveReport {
+        match self {
+            Answer::Archived { examined, archived, next } => ArchiveReport::new(examined, archived, next),
+            _ => ArchiveReport::default(),
         }
     }
 

@@ -20,6 +20,9 @@ use crate::token::Token;
 /// For how long it is tried to give a task back: its lease ends by itself.
 const RELEASE: Duration = Duration::from_secs(3);
 
+/// How long passes between two words of progress at least.
+const PROGRESS: Duration = Duration::from_secs(1);
+
 /// A task that ends with what holds it.
 struct Aborted<T>(JoinHandle<T>);
 
@@ -42,12 +45,21 @@ pub(super) struct Claimed {
 
 impl Claimed {
     /// Attends to the claim to its end.
-    pub(super) async fn work<F>(self, handling: F, sent: Duration, mut wish: watch::Receiver<Wish>) -> Settled
+    pub(super) async fn work<F>(
+        self,
+        handling: F,
+        sent: Duration,
+        mut wish: watch::Receiver<Wish>,
+        progress: watch::Receiver<String>,
+    ) -> Settled
     where
         F: Future<Output: Into<Answer> + Send + 'static> + Send + 'static,
     {
         let renewing = Aborted(tokio::spawn(self.clone().keep_alive(sent)));
-        let (how, said) = match self.attend(handling, &mut wish).await {
+        let telling = Aborted(tokio::spawn(self.clone().tell_progress(progress)));
+        let answer = self.attend(handling, &mut wish).await;
+        drop(telling);
+        let (how, said) = match answer {
             Some(answer) => self.tell(answer).await,
             None => (Settled::Lost, None),
         };
@@ -55,6 +67,20 @@ impl Claimed {
         let settled = WorkerEvent::Settled { task: &self.task, fence: self.fence, how, said: said.as_ref() };
         self.options.observer.see(settled);
         how
+    }
+
+    /// Tells how far the task is, as often as there is something new and not more often than once in [`PROGRESS`].
+    async fn tell_progress(self, mut progress: watch::Receiver<String>) {
+        while progress.changed().await.is_ok() {
+            let text = progress.borrow_and_update().clone();
+            match self.board.progress(&self.task.id, &self.token, &text).await {
+                Ok(()) => {}
+                // Whoever renews will notice as well.
+                Err(BoardError::LeaseLost { .. } | BoardError::NotFound { .. }) => return,
+                Err(error) => tracing::debug!(task = %self.task.id, %error, "progress could not be told"),
+            }
+            self.options.clock.sleep(PROGRESS).await;
+        }
     }
 
     /// Renews the lease until it is lost.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::handle::Wish;
-use crate::board::task::{Outcome, Task};
+use crate::board::task::{Outcome, Task, limits};
 use crate::hold::{Hold, Lost};
 
 /// A claimed task, as its handler sees it. Clones are the same one.
@@ -17,6 +17,7 @@ pub struct Job {
     pub(super) fence: u64,
     pub(super) hold: Arc<Hold>,
     pub(super) wish: watch::Receiver<Wish>,
+    pub(super) progress: watch::Sender<String>,
 }
 
 impl Job {
@@ -48,6 +49,14 @@ impl Job {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
+    }
+
+    /// Tells the board how far the task is, shown as [`Task::progress`]. It returns at once: the last text is told, at most one a second,
+    /// and nobody minds if it cannot be. A text of more than 512 bytes is cut.
+    pub fn progress(&self, text: impl AsRef<str>) {
+        let text = text.as_ref();
+        let text = &text[..text.floor_char_boundary(limits::PROGRESS_BYTES)];
+        self.progress.send_replace(text.to_owned());
     }
 
     /// Waits until the worker wants its task back, because it stops: its grace is over, or it was told to

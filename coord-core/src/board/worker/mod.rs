@@ -263,14 +263,16 @@ impl Worker {
         let trusted = options.ttl.saturating_sub(options.ttl / 10);
         let hold = Arc::new(Hold::new(options.clock.clone(), trusted, sent));
         let (wish, fence) = (self.handle.wish.subscribe(), claim.lease.fence);
-        let job = Job { fence, task: Arc::new(claim.task), hold: hold.clone(), wish: wish.clone() };
+        let (progress, told) = watch::channel(String::new());
+        let task = Arc::new(claim.task);
+        let job = Job { fence, task, hold: hold.clone(), wish: wish.clone(), progress };
         self.options.observer.see(WorkerEvent::Claimed { task: &job.task, fence });
         let task = job.task.clone();
         let claimed =
             Claimed { board: self.board.clone(), task, fence, token: claim.lease.token, hold, options };
         // The handler is called here, by whoever runs the worker; only its future goes elsewhere.
         let handling = handler(job);
-        claimed.work(handling, sent, wish)
+        claimed.work(handling, sent, wish, told)
     }
 
     /// Whether nothing is left that it could run, now or later.
