@@ -82,6 +82,7 @@ fn told(event: &Event) -> String {
         (Verb::Reopen, _) => "opened again".to_owned(),
         (Verb::Revoke, Some(from)) => format!("taken from {from} by an operator"),
         (Verb::Archive, _) => "a dependency was archived".to_owned(),
+        (Verb::Skip, _) => "skipped: it can never run".to_owned(),
         (verb, _) => format!("{verb}{by}"),
     };
     // What commands end with is kept as a document.
