@@ -112,12 +112,10 @@ impl OneKeyBoard {
                         continue;
                     }
                     let refused = self.is(WrongJudge::PlanNotResumable) && specs.len() > 1;
-                    if refused
-                        || (!record.was_defined_as(spec)
-                            && !self.is(WrongJudge::AnyDefinitionExisted)
-                            && !(self.is(WrongJudge::AnyRuleExisted)
-                                && record.was_defined_but_for_rules(spec)))
-                    {
+                    let is_same = record.was_defined_as(spec)
+                        || self.is(WrongJudge::AnyDefinitionExisted)
+                        || self.is(WrongJudge::AnyRuleExisted) && record.was_defined_but_for_rules(spec);
+                    if refused || !is_same {
                         return Err(BoardError::AlreadyExists { id: spec.id.clone() });
                     }
                     if self.is(WrongJudge::ExistedMovesSeq) {
