@@ -455,4 +455,10 @@ wrong_judges! {
     ArchiveForgetsFence => "T43",
     /// Archiving asserts nothing.
     ArchiveUnasserted => "T43",
+    /// The failure that uses up the attempts of a task makes it done.
+    GivenUpIsDone => "T50",
+    /// A task that can never begin is cancelled.
+    SkippedIsCancelled => "T50.processes",
+    /// Whoever waits asks twenty times a second, for ever.
+    WaitHurries => "T51",
 }

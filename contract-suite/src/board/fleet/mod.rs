@@ -39,7 +39,7 @@ pub(crate) const CLAUSES: &[Clause] = &[
         layer: Layer::Board,
         promise: "as T50, with 32 workers in 4 processes, one of which is killed (-9) every now and then",
         needs: Needs::PROCESSES,
-        body: |cx| Box::pin(fleet(cx, true, 300)),
+        body: |cx| Box::pin(fleet(cx, true, 200)),
     },
     idle::CLAUSE,
 ];
@@ -63,7 +63,9 @@ fn limit(tasks: usize) -> Duration {
 async fn fleet(cx: Context, processes: bool, usual: usize) -> Outcome {
     let wanted = std::env::var(TASKS).ok().and_then(|text| text.parse().ok());
     let tasks = wanted.unwrap_or(usual).clamp(1, coord_core::board::limits::LISTED_TASKS);
-    let kill_every = if wanted.is_some() { Duration::from_secs(2) } else { Duration::from_millis(700) };
+    // Ever less often, so that a slow store comes to the end as well.
+    let (mut pause, slower) =
+        if wanted.is_some() { (Duration::from_secs(2), 1.0) } else { (Duration::from_millis(700), 1.2) };
     let graph = Graph::generate(cx.seed(), tasks);
     let here = cx.board(cx.open().await?, seat()).await?;
     here.add_plan(&graph.plan()?).await.at("adding the plan")?;
@@ -76,7 +78,8 @@ async fn fleet(cx: Context, processes: bool, usual: usize) -> Outcome {
     let killing = async {
         let (mut rng, clock, mut kills) = (cx.rng(1), SystemClock::new(), 0_u32);
         while !over.load(Ordering::Relaxed) {
-            clock.sleep(kill_every).await;
+            clock.sleep(pause).await;
+            pause = pause.mul_f64(slower);
             let victim = rng.random_range(0..CREWS);
             // The old one is killed before the new one begins.
             drop(crews.remove(victim));

@@ -137,7 +137,10 @@ impl OneKeyBoard {
             let impossible = whole.tasks.get(&id).is_some_and(|record| self.is_impossible(whole, record));
             let (Some(record), true) = (whole.tasks.get_mut(&id), impossible) else { continue };
             let seq = record.seq;
-            record.unclaim(State::Skipped);
+            record.unclaim(match self.wrong {
+                Some(WrongJudge::SkippedIsCancelled) => State::Cancelled,
+                _ => State::Skipped,
+            });
             record.touch(time.at(record.touched));
             match self.wrong {
                 Some(WrongJudge::SkipKeepsSeq) => record.seq = seq,

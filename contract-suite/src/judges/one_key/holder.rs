@@ -290,7 +290,8 @@ impl OneKeyBoard {
                     task.unclaim(State::Open);
                     task.rests_until = Some(now.saturating_add(rest));
                 } else {
-                    task.unclaim(State::Failed);
+                    let end = if self.is(WrongJudge::GivenUpIsDone) { State::Done } else { State::Failed };
+                    task.unclaim(end);
                     task.outcome = Some(reason.clone());
                 }
                 settle(task, token, Ended::Failed, reason.clone());

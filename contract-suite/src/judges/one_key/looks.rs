@@ -161,6 +161,7 @@ impl OneKeyBoard {
             }
             let pause = match self.wrong {
                 Some(WrongJudge::WaitStorms) => Duration::from_millis(200),
+                Some(WrongJudge::WaitHurries) => Duration::from_millis(50),
                 _ => pace.pause(waited).min(due.unwrap_or(patience)).max(Duration::from_millis(1)),
             };
             self.clock.sleep(pause.min(patience - waited)).await;
