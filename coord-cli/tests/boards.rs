@@ -282,3 +282,20 @@ fn help_teaches() {
     folder.write("plan.toml", plan);
     folder.coord(["check", "plan.toml"]).expect(0);
 }
+
+/// What a cleanup has begun on cannot be undone, and operators are told so; what can never run is told apart from what was cancelled.
+#[test]
+fn what_others_have_begun_on_stays() {
+    let folder = Folder::new();
+    folder.write(
+        "rules.toml",
+        "[plan]\nname = \"rules\"\n[[task]]\nid = \"breaks\"\nrun = \"exit 1\"\n[[task]]\nid = \"cleans\"\nrun = \"true\"\n\
+         deps = [{ id = \"breaks\", rule = \"finished\" }]\n[[task]]\nid = \"alarm\"\nrun = \"true\"\n\
+         deps = [{ id = \"cleans\", rule = \"failed\" }]\n",
+    );
+    folder.coord(["run", "rules.toml"]).expect(1);
+    let refused = folder.coord(["reopen", "breaks"]).expect(1).err;
+    assert!(refused.contains("cleans has begun because it ended so"), "{refused}");
+    let frame = folder.coord(["top", "--once"]).expect(0).out;
+    assert!(frame.lines().any(|line| line.contains("alarm") && line.contains("skipped")), "{frame}");
+}

@@ -14,7 +14,7 @@ pub(crate) async fn cancel(args: &IdsArgs) -> Result<u8, Failure> {
     let mut edit = Edit::new(&args.board, &args.ids).await?;
     for id in edit.ids.clone() {
         let result = edit.opened.board.cancel(&id).await;
-        edit.note(&id, result.map(|()| "cancelled"));
+        edit.note(&id, result.map(|()| "cancelled").map_err(Failure::from));
     }
     Ok(edit.report())
 }
@@ -24,7 +24,13 @@ pub(crate) async fn reopen(args: &IdsArgs) -> Result<u8, Failure> {
     let mut edit = Edit::new(&args.board, &args.ids).await?;
     for id in edit.ids.clone() {
         let result = edit.opened.board.reopen(&id).await;
-        edit.note(&id, result.map(|()| "open"));
+        let told = result.map(|()| "open").map_err(|error| match error {
+            BoardError::HasDependents { dependent } => Failure::failed(format!(
+                "it stays as it is, for {dependent} has begun because it ended so; remove it and add it again to run it anew"
+            )),
+            error => error.into(),
+        });
+        edit.note(&id, told);
     }
     Ok(edit.report())
 }
@@ -34,7 +40,7 @@ pub(crate) async fn release(args: &ReleaseArgs) -> Result<u8, Failure> {
     let mut edit = Edit::new(&args.ids.board, &args.ids.ids).await?;
     for id in edit.ids.clone() {
         let result = release_one(&edit.opened, &id, args.fence).await;
-        edit.note(&id, result);
+        edit.note(&id, result.map_err(Failure::from));
     }
     Ok(edit.report())
 }
@@ -72,14 +78,13 @@ impl Edit {
         Ok(Edit { opened, format, ids, results: Vec::new(), lines: Vec::new(), code: exit::OK })
     }
 
-    fn note(&mut self, id: &TaskId, result: Result<&'static str, BoardError>) {
+    fn note(&mut self, id: &TaskId, result: Result<&'static str, Failure>) {
         match result {
             Ok(now) => {
                 self.results.push(json!({ "id": id.as_str(), "result": now }));
                 self.lines.push(format!("{id}: {now}"));
             }
-            Err(error) => {
-                let failure = Failure::from(error);
+            Err(failure) => {
                 self.code = self.code.max(failure.code());
                 self.results.push(json!({ "id": id.as_str(), "error": failure.message() }));
                 output::note(&format!("error: {}", output::clean(&format!("{id}: {}", failure.message()))));

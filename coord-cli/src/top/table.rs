@@ -259,7 +259,9 @@ fn cells(model: &Model, tab: Tab, task: &Task) -> Vec<Cell> {
             let by = model.blocker(&task.id).map(|blocker| standing_of(model, blocker));
             vec![id, priority, by.unwrap_or_default().into(), title]
         }
-        Tab::Failed | Tab::Cancelled => vec![id, ago, tries, outcome, title],
+        Tab::Failed => vec![id, ago, tries, outcome, title],
+        // Which of both it is: cancelled by somebody, or skipped by its rules.
+        Tab::Cancelled => vec![id, ago, tries, task.state.as_str().into(), title],
         Tab::Done => vec![id, ago, outcome, title],
         Tab::Workers => vec![Cell::default(); columns(tab).len()],
     }
