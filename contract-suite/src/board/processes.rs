@@ -53,7 +53,7 @@ struct Won {
     token: String,
 }
 
-fn seat() -> BoardSeat {
+pub(super) fn seat() -> BoardSeat {
     BoardSeat { clock: Arc::new(SystemClock::new()), max_clock_skew: Duration::from_secs(1) }
 }
 

@@ -11,10 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::super::processes::board as open_board;
+use super::super::processes::{board as open_board, seat};
 use super::graph::Conduct;
 use super::ledger::{Event, Ledger};
-use super::seat;
 use crate::clause::{Verdict, VerdictContext};
 use crate::context::Context;
 use crate::process::{Job, Seat, Worker};

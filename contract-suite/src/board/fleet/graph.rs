@@ -96,6 +96,18 @@ fn piece(rng: &mut StdRng) -> Vec<Vec<usize>> {
     }
 }
 
+/// What a dependency in this state says by its rule: `Some(true)` if it is satisfied, `Some(false)` if it never can be, `None` while it
+/// waits. Written down here once more, for the board's own table is what is judged.
+pub(super) fn verdict(rule: Rule, state: State) -> Option<bool> {
+    match (rule, state) {
+        (Rule::Done | Rule::Finished, State::Done)
+        | (Rule::Finished | Rule::Failed, State::Failed)
+        | (Rule::Finished, State::Skipped) => Some(true),
+        (Rule::Failed, State::Done | State::Skipped) | (Rule::Done, State::Skipped) => Some(false),
+        _ => None,
+    }
+}
+
 impl Graph {
     /// So many tasks, in pieces of different shapes: 3 % fail twice and 1 % always, but never fewer than two.
     pub(super) fn generate(seed: u64, count: usize) -> Graph {
@@ -143,22 +155,14 @@ impl Graph {
     pub(super) fn ends(&self) -> Vec<State> {
         let mut ends: Vec<State> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
-            let (mut waits, mut never) = (false, false);
-            for (dep, rule) in &node.deps {
-                match (rule, ends[*dep]) {
-                    (_, State::Open) | (Rule::Done, State::Failed) => waits = true,
-                    (Rule::Done, State::Skipped) | (Rule::Failed, State::Done | State::Skipped) => {
-                        never = true
-                    }
-                    _ => {}
-                }
-            }
-            ends.push(match node.conduct {
-                _ if waits => State::Open,
-                _ if never => State::Skipped,
+            let says = |wanted| node.deps.iter().any(|(dep, rule)| verdict(*rule, ends[*dep]) == wanted);
+            let end = match node.conduct {
+                _ if says(None) => State::Open,
+                _ if says(Some(false)) => State::Skipped,
                 Conduct::Poison => State::Failed,
                 Conduct::Passes | Conduct::FailsTwice => State::Done,
-            });
+            };
+            ends.push(end);
         }
         ends
     }

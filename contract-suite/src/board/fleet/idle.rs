@@ -9,7 +9,7 @@ use coord_core::{Clock, SystemClock};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::seat;
+use super::super::processes::seat;
 use crate::clause::{Clause, Layer, Needs, Outcome, VerdictContext};
 use crate::context::Context;
 use crate::{ensure, fail};

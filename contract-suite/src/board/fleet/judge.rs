@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use coord_core::board::{Rule, State, Task, TaskId};
+use coord_core::board::{State, Task, TaskId};
 
 use super::crew::LONGEST_LOOK;
-use super::graph::{Conduct, Graph};
+use super::graph::{Conduct, Graph, verdict};
 use super::ledger::{Event, Ledger, Line, Span, idle_spans};
 use crate::clause::Outcome;
 use crate::{ensure, ensure_eq, fail};
@@ -27,17 +27,14 @@ impl Ready {
         let states: BTreeMap<&TaskId, State> = tasks.iter().map(|task| (&task.id, task.state)).collect();
         // The store's time is at least this.
         let time = tasks.iter().map(|task| task.touched).max();
-        let satisfied = |rule: Rule, state: Option<&State>| match state {
-            Some(State::Done) => rule != Rule::Failed,
-            Some(State::Failed) => rule != Rule::Done,
-            Some(State::Skipped) => rule == Rule::Finished,
-            _ => false,
-        };
         let mut before = std::mem::take(&mut self.now);
         for task in tasks {
             let is_ready = task.state == State::Open
                 && task.not_before <= time
-                && task.deps.iter().all(|dep| satisfied(dep.rule, states.get(&dep.id)));
+                && task
+                    .deps
+                    .iter()
+                    .all(|dep| states.get(&dep.id).and_then(|state| verdict(dep.rule, *state)) == Some(true));
             let seen = before.remove(&task.id);
             if !is_ready {
                 self.past.extend(seen.map(|(_, span)| (task.id.clone(), span)));

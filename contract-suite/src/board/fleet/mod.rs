@@ -6,7 +6,6 @@ mod idle;
 mod judge;
 mod ledger;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -18,9 +17,9 @@ use self::crew::{Crew, FLEET};
 use self::graph::Graph;
 use self::judge::{Ready, judge};
 use self::ledger::Ledger;
+use super::processes::seat;
 use crate::clause::{Clause, Layer, Needs, Outcome, VerdictContext};
 use crate::context::Context;
-use crate::harness::BoardSeat;
 use crate::process::Job;
 use crate::{ensure, fail};
 
@@ -49,10 +48,6 @@ pub(crate) const JOBS: &[Job] = &[FLEET];
 /// How many tasks the graph has, and then one crew is killed every two seconds. At most as many as are listed at one instant.
 const TASKS: &str = "COORD_FLEET_TASKS";
 const CREWS: usize = 4;
-
-fn seat() -> BoardSeat {
-    BoardSeat { clock: Arc::new(SystemClock::new()), max_clock_skew: Duration::from_millis(500) }
-}
 
 /// How long a fleet may go without bringing a single task to its end. How long all of them take is up to the store.
 const STANDSTILL: Duration = Duration::from_secs(60);
