@@ -11,6 +11,7 @@ mod cost;
 mod dep;
 mod error;
 mod explain;
+mod one_head;
 mod past;
 mod plan;
 mod progress;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::adapter::{BoardAdapter, commit, outcome_unknown};
-use super::claim::{held_by, lease_lost, not_found};
+use super::one_head::{held_by, lease_lost, not_found};
 use super::record::{Head, head_key, read_head};
 use super::task::{TaskId, limits};
 use super::{BoardError, Verb};
