@@ -149,12 +149,17 @@ together() { # together TARGET...
         ) &
     done
     wait
+    local failed=0
     for target in "$@"; do
         if [ ! -e "$said/$target.passed" ]; then
+            failed=1
+            # Once more in the end, where it is looked for.
+            sed -n '/^failures:/,$p' "$said/$target" | head -100
+            grep '^test .*FAILED' "$said/$target" | head -20 || true
             echo "failed: $target" >&2
-            return 1
         fi
     done
+    [ "$failed" = 0 ] || return 1
     trap - EXIT
     rm -rf "$said"
 }

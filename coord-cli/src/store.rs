@@ -249,7 +249,7 @@ impl OpenBoard {
 
     /// The tasks after this one, some of them, in ascending order of their ids.
     pub(crate) async fn page(&self, after: Option<&TaskId>) -> Result<TaskPage, Failure> {
-        Ok(self.adapter.page(after, PAGE).await?)
+        Ok(self.board.page(after, PAGE).await?)
     }
 
     /// All tasks in pages of so many, each of an instant of its own; for a board that is too large to be listed at one.
@@ -257,7 +257,7 @@ impl OpenBoard {
         let mut tasks = Vec::new();
         let mut after: Option<TaskId> = None;
         loop {
-            let mut read = self.adapter.page(after.as_ref(), page).await?;
+            let mut read = self.board.page(after.as_ref(), page).await?;
             tasks.append(&mut read.tasks);
             match read.next {
                 None => return Ok(tasks),

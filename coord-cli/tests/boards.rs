@@ -299,3 +299,24 @@ fn what_others_have_begun_on_stays() {
     let frame = folder.coord(["top", "--once"]).expect(0).out;
     assert!(frame.lines().any(|line| line.contains("alarm") && line.contains("skipped")), "{frame}");
 }
+
+#[test]
+fn a_board_that_is_too_large_for_one_listing_is_added_checked_and_worked_at_all_the_same() {
+    let folder = Folder::new();
+    let tasks: String = (0..10_050)
+        .map(|n| match n {
+            0 => "[[task]]\nid = 'b00000'\nrun = 'true'\n".into(),
+            _ => format!("[[task]]\nid = 'b{n:05}'\nrun = 'true'\ndeps = ['b{:05}']\n", n / 10),
+        })
+        .collect();
+    folder.write("plan.toml", tasks);
+    folder.coord(["add", "plan.toml"]).expect(0);
+    let check = || folder.coord(["check", "--format", "json"]).expect(0).json();
+    assert_eq!(check()["counts"]["total"].as_u64(), Some(10_050));
+    folder.coord(["worker", "--max-tasks", "2", "--concurrency", "2"]).expect(0);
+    let checked = check();
+    assert_eq!(checked["problems"].as_array().map(Vec::len), Some(0), "{checked}");
+    assert_eq!(checked["counts"]["done"].as_u64(), Some(2), "{checked}");
+    let page = folder.coord(["ls", "--limit", "2", "--after", "b10048", "--format", "json"]).expect(0).json();
+    assert_eq!(page["tasks"].as_array().map(Vec::len), Some(1), "{page}");
+}

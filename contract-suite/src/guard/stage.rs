@@ -222,7 +222,8 @@ pub(super) fn puppet() -> (Act, Puppet) {
             let _ = begin.send(given);
             match word.await {
                 Ok(Word::Return(returned)) => returned,
-                Ok(Word::Panic) => panic!("told to"),
+                // Without the words and the backtrace of a panic that nobody wanted.
+                Ok(Word::Panic) => std::panic::resume_unwind(Box::new("told to")),
                 Err(_) => std::future::pending().await,
             }
         })

@@ -145,6 +145,24 @@ wrong_judges! {
     ListNeverTooLarge => "T12",
     /// The listing is in the order of creation.
     ListUnsorted => "T12",
+    /// A check believes what it has read at several instants.
+    CheckBelievesPages => "T12",
+    /// A check of a board that is too large to be listed refuses, as the listing does.
+    CheckRefusesLarge => "T12",
+    /// A page begins with the task after which it was to begin.
+    PageRepeatsLast => "T12.pages",
+    /// A page that names a task that is gone begins one too late.
+    PageSkipsAfterGone => "T12.pages",
+    /// A page that is full names a next one, also if that is empty.
+    PageNextOfFull => "T12.pages",
+    /// The last page is lost if it is not full.
+    PageLosesTail => "T12.pages",
+    /// A page is in the order of creation.
+    PageUnsorted => "T12.pages",
+    /// A page is read in two halves.
+    TornPage => "T12.pages",
+    /// A page of no task, or of more than a thousand, is given.
+    PageOfAnySize => "T12.pages",
     /// Foreign bytes are read as an empty board.
     GarbageIsEmpty => "T13",
     /// A renewal does not move the seq.

@@ -1,6 +1,6 @@
 //! `coord check`.
 
-use coord_core::board::check;
+use coord_core::board::{BoardError, check};
 use serde_json::json;
 
 use crate::args::CheckArgs;
@@ -32,9 +32,15 @@ pub(crate) async fn run(args: &CheckArgs) -> Result<u8, Failure> {
         return Ok(exit::OK);
     }
     let opened = args.board.store.store().existing_board(args.board.board.as_ref()).await?;
-    // What is read at several instants contradicts itself without being wrong.
-    let tasks = opened.board.list().await?;
-    let problems = check(&tasks);
+    // What is read at several instants contradicts itself without being wrong, so a board that is too large for one is read once more.
+    let (tasks, problems) = match opened.board.list().await {
+        Err(BoardError::TooLarge { .. }) => (opened.list().await?, opened.board.check().await?),
+        listed => {
+            let tasks = listed?;
+            let problems = check(&tasks);
+            (tasks, problems)
+        }
+    };
     let counts = Counts::of(standings(&tasks));
     match format {
         Format::Json => output::json(&json!({

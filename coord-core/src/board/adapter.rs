@@ -156,15 +156,13 @@ impl<B: Backend> BoardAdapter<B> {
         &self.inner.backend
     }
 
-    /// Tasks in ascending order of their ids: the first `limit` (1 to 1,000) after `after`. Each page is one instant, different pages
-    /// are not: for boards above the 9,999 tasks that [`list`](super::Board::list) returns.
-    ///
-    /// # Errors
-    /// [`Invalid`](BoardError::Invalid) for another limit, [`TxnConflict`](BoardError::TxnConflict) if tasks kept being added and
-    /// removed.
-    pub async fn page(&self, after: Option<&TaskId>, limit: usize) -> Result<TaskPage, BoardError> {
+    pub(super) async fn page_of_tasks(
+        &self,
+        after: Option<&TaskId>,
+        limit: usize,
+    ) -> Result<TaskPage, BoardError> {
         if !(1..=1_000).contains(&limit) {
-            return Err(BoardError::Invalid(format!("a page has 1 to 1000 tasks, not {limit}")));
+            return Err(BoardError::Invalid(format!("a page has 1 to 1,000 tasks, not {limit}")));
         }
         let mut range = KeyRange::new(heads_prefix(), limit + 1)?;
         if let Some(after) = after {

@@ -158,16 +158,7 @@ pub fn check(tasks: &[Task]) -> Vec<Problem> {
             }
         }
     }
-    // Edges to oneself have been reported above and would hide every other cycle.
-    let cycle = dependency_order(tasks.len(), |index| {
-        tasks[index]
-            .deps
-            .iter()
-            .filter_map(|dep| position.get(&dep.id).copied())
-            .filter(|dep| *dep != index)
-            .collect()
-    });
-    if let Err(path) = cycle {
+    if let Some(path) = cycle(tasks, &position) {
         let names: Vec<String> = path.iter().map(|index| format!("{:?}", tasks[*index].id)).collect();
         let first = &tasks[path[0]];
         report(
@@ -177,6 +168,20 @@ pub fn check(tasks: &[Task]) -> Vec<Problem> {
         );
     }
     problems
+}
+
+/// The tasks of a cycle, by their places; the first one is repeated at the end.
+pub(super) fn cycle(tasks: &[Task], position: &BTreeMap<&TaskId, usize>) -> Option<Vec<usize>> {
+    // Edges to oneself are reported as such and would hide every other cycle.
+    let order = dependency_order(tasks.len(), |index| {
+        tasks[index]
+            .deps
+            .iter()
+            .filter_map(|dep| position.get(&dep.id).copied())
+            .filter(|dep| *dep != index)
+            .collect()
+    });
+    order.err()
 }
 
 #[cfg(test)]

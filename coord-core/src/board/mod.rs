@@ -6,6 +6,7 @@
 mod adapter;
 mod archive;
 mod check;
+mod check_pages;
 mod claim;
 mod cost;
 mod dep;
@@ -265,6 +266,25 @@ pub trait ExtendedBoard: Board {
         ttl: Duration,
     ) -> Result<Vec<Claim>, BoardError>;
 
+    /// Tasks in ascending order of their ids: the first `limit` (1 to 1,000) after `after`, which need not exist. Each page is one
+    /// instant, different pages are not: for boards above the 9,999 tasks that [`list`](Board::list) returns.
+    ///
+    /// # Errors
+    /// [`Invalid`](BoardError::Invalid) for another limit, [`TxnConflict`](BoardError::TxnConflict) if tasks kept being added and
+    /// removed.
+    async fn page(&self, after: Option<&TaskId>, limit: usize) -> Result<TaskPage, BoardError>;
+
+    /// Every broken invariant of the board's tasks, as the function [`check`] finds them, however large the board is and whoever else works
+    /// on it: what is read at several instants is read again until it contradicts itself at one, or no more. Reads only; a listing, and
+    /// above 9,999 tasks one page a thousand of them.
+    ///
+    /// # Errors
+    /// [`Malformed`](BoardError::Malformed) if a record cannot be read, [`TxnConflict`](BoardError::TxnConflict) if the tasks of a
+    /// suspicion kept changing.
+    async fn check(&self) -> Result<Vec<Problem>, BoardError> {
+        check_pages::check_board(self).await
+    }
+
     /// Why a task can be claimed or not: who holds it, what it waits for, until when.
     ///
     /// # Errors
@@ -404,6 +424,12 @@ macro_rules! forward {
             ) -> Result<Vec<Claim>, BoardError> {
                 (**self).claim_up_to(most, agent, filter, ttl).await
             }
+            async fn page(&self, after: Option<&TaskId>, limit: usize) -> Result<TaskPage, BoardError> {
+                (**self).page(after, limit).await
+            }
+            async fn check(&self) -> Result<Vec<Problem>, BoardError> {
+                (**self).check().await
+            }
             async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
                 (**self).explain(id).await
             }
@@ -498,6 +524,9 @@ impl<B: Backend> ExtendedBoard for BoardAdapter<B> {
         ttl: Duration,
     ) -> Result<Vec<Claim>, BoardError> {
         self.claim_ready(agent, filter, ttl, most).await
+    }
+    async fn page(&self, after: Option<&TaskId>, limit: usize) -> Result<TaskPage, BoardError> {
+        self.page_of_tasks(after, limit).await
     }
     async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
         self.explain_task(id).await

@@ -22,8 +22,9 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Notes what can be claimed. A task that has changed in between was not ready all the time.
-    pub(super) fn note(&mut self, tasks: &[Task], at: i64) {
+    /// Notes what can be claimed, as it was seen within this span of time. A task that has changed in between was not ready all the time; one
+    /// that has not was so from the end of the first look on until the beginning of the last one.
+    pub(super) fn note(&mut self, tasks: &[Task], (from, to): Span) {
         let states: BTreeMap<&TaskId, State> = tasks.iter().map(|task| (&task.id, task.state)).collect();
         // The store's time is at least this.
         let time = tasks.iter().map(|task| task.touched).max();
@@ -44,11 +45,11 @@ impl Ready {
                 Some((seq, (since, _))) if seq == task.seq => since,
                 Some((_, span)) => {
                     self.past.push((task.id.clone(), span));
-                    at
+                    to
                 }
-                None => at,
+                None => to,
             };
-            self.now.insert(task.id.clone(), (task.seq, (since, at)));
+            self.now.insert(task.id.clone(), (task.seq, (since, from)));
         }
     }
 

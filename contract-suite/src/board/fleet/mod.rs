@@ -9,7 +9,7 @@ mod ledger;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use coord_core::board::{ExtendedBoard, ProblemCode, State, Task, check};
+use coord_core::board::{BoardError, ExtendedBoard, Problem, ProblemCode, State, Task, TaskId, check};
 use coord_core::{Clock, SystemClock};
 use rand::RngExt as _;
 
@@ -45,8 +45,10 @@ pub(crate) const CLAUSES: &[Clause] = &[
 
 pub(crate) const JOBS: &[Job] = &[FLEET];
 
-/// How many tasks the graph has, and then one crew is killed every two seconds. At most as many as are listed at one instant.
+/// How many tasks the graph has, and then one crew is killed every two seconds.
 const TASKS: &str = "COORD_FLEET_TASKS";
+/// More would not be watched closely enough to tell who idles.
+const MOST: usize = 100_000;
 const CREWS: usize = 4;
 
 /// How long a fleet may go without bringing a single task to its end. How long all of them take is up to the store.
@@ -54,7 +56,7 @@ const STANDSTILL: Duration = Duration::from_secs(60);
 
 async fn fleet(cx: Context, processes: bool, usual: usize) -> Outcome {
     let wanted = std::env::var(TASKS).ok().and_then(|text| text.parse().ok());
-    let tasks = wanted.unwrap_or(usual).clamp(1, coord_core::board::limits::LISTED_TASKS);
+    let tasks = wanted.unwrap_or(usual).clamp(1, MOST);
     // Ever less often, so that a slow store comes to the end as well.
     let (mut pause, slower) =
         if wanted.is_some() { (Duration::from_secs(2), 1.0) } else { (Duration::from_millis(700), 1.2) };
@@ -91,7 +93,7 @@ async fn fleet(cx: Context, processes: bool, usual: usize) -> Outcome {
     let (kills, ready) = futures::future::try_join(killing, watching).await?;
     drop(crews);
     ensure!(kills > 0, "saw a fleet that was done before anybody was killed");
-    let last = here.list().await.at("listing the board in the end")?;
+    let (last, _) = look(&*here).await.at("looking at the board in the end")?;
     let ledger = Ledger::new(folder.path(), CREWS);
     judge(&graph, &last, &ledger, &ready)?;
     let problems = here.check_index().await.at("checking the index in the end")?;
@@ -99,6 +101,28 @@ async fn fleet(cx: Context, processes: bool, usual: usize) -> Outcome {
         fail!("saw {} problem(s) in the index in the end, one is {problem}", problems.len());
     }
     Ok(())
+}
+
+/// All tasks, and what is wrong with them: at one instant, or in pages where they are too many for that.
+async fn look(board: &dyn ExtendedBoard) -> Result<(Vec<Task>, Vec<Problem>), BoardError> {
+    match board.list().await {
+        Err(BoardError::TooLarge { .. }) => {}
+        listed => {
+            let tasks = listed?;
+            let problems = check(&tasks);
+            return Ok((tasks, problems));
+        }
+    }
+    let mut tasks = Vec::new();
+    let mut after: Option<TaskId> = None;
+    loop {
+        let page = board.page(after.as_ref(), 1_000).await?;
+        tasks.extend(page.tasks);
+        after = page.next;
+        if after.is_none() {
+            return Ok((tasks, board.check().await?));
+        }
+    }
 }
 
 /// Looks at the board until every task has come to its end, and judges each look.
@@ -109,17 +133,17 @@ async fn watch(cx: &Context, board: &dyn ExtendedBoard, graph: &Graph) -> Result
     let (mut left, mut since) = (usize::MAX, cx.elapsed());
     loop {
         let before = clock.monotonic();
-        let seen_at = clock.now().as_micros();
-        let tasks = board.list().await.at("listing the board")?;
+        let from = clock.now().as_micros();
+        let (tasks, problems) = look(board).await.at("looking at the board")?;
+        let seen = (from, clock.now().as_micros());
         let cost = clock.monotonic().saturating_sub(before);
-        let problems = check(&tasks);
         if let Some(problem) = problems.first() {
             fail!(
                 "saw {} problem(s) on the board while workers work, the first is {problem}",
                 problems.len()
             );
         }
-        ready.note(&tasks, seen_at);
+        ready.note(&tasks, seen);
         let unlike: Vec<(&Task, State)> =
             tasks.iter().zip(ends.iter().copied()).filter(|(task, end)| task.state != *end).collect();
         if unlike.is_empty() {

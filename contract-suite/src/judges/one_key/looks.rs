@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use coord_core::board::{
-    AgentId, Awaited, BoardError, ClaimRequest, Dep, History, Outcome, Pace, Standing, State, Task, TaskId,
-    Verb,
+    AgentId, Awaited, BoardError, ClaimRequest, Dep, History, Outcome, Pace, Problem, Standing, State, Task,
+    TaskId, TaskPage, Verb, check,
 };
 
 use super::claim::Claimer;
@@ -27,6 +27,66 @@ fn standing(judged: Result<Judged, BoardError>) -> Result<Standing, BoardError> 
 }
 
 impl OneKeyBoard {
+    pub(super) async fn page_of(&self, after: Option<&TaskId>, limit: usize) -> Result<TaskPage, BoardError> {
+        if !(1..=1_000).contains(&limit) && !self.is(WrongJudge::PageOfAnySize) {
+            return Err(BoardError::Invalid(format!("a page has 1 to 1,000 tasks, not {limit}")));
+        }
+        let mut whole = self.read().await?.whole;
+        if self.is(WrongJudge::TornPage) {
+            let later = self.read().await?.whole;
+            let middle = whole.tasks.keys().nth(whole.tasks.len() / 2).cloned();
+            if let Some(middle) = middle {
+                whole.tasks.split_off(&middle);
+                whole.tasks.extend(later.tasks.into_iter().filter(|(id, _)| *id >= middle));
+            }
+        }
+        let gone = after.is_some_and(|after| !whole.tasks.contains_key(after));
+        let rest = whole.tasks.iter().filter(|(id, _)| match after {
+            Some(after) if self.is(WrongJudge::PageRepeatsLast) => *id >= after,
+            Some(after) => *id > after,
+            None => true,
+        });
+        let skipped = usize::from(gone && self.is(WrongJudge::PageSkipsAfterGone));
+        let mut tasks: Vec<Task> =
+            rest.skip(skipped).take(limit + 1).map(|(id, record)| self.shown(id, record)).collect();
+        for task in tasks.iter_mut().filter(|task| task.state != State::Claimed) {
+            task.progress = None;
+        }
+        let more = match self.wrong {
+            Some(WrongJudge::PageNextOfFull) => tasks.len() >= limit,
+            _ => tasks.len() > limit,
+        };
+        tasks.truncate(limit);
+        match self.wrong {
+            Some(WrongJudge::PageLosesTail) if after.is_some() && tasks.len() < limit => tasks.clear(),
+            Some(WrongJudge::PageUnsorted) => tasks.sort_by_key(|task| task.order),
+            _ => {}
+        }
+        let next = if more { tasks.iter().map(|task| &task.id).max().cloned() } else { None };
+        Ok(TaskPage { tasks, next })
+    }
+
+    pub(super) async fn check_all(&self) -> Result<Vec<Problem>, BoardError> {
+        if self.is(WrongJudge::CheckRefusesLarge) {
+            return Ok(check(&self.list_all().await?));
+        }
+        if self.is(WrongJudge::CheckBelievesPages) {
+            let mut tasks = Vec::new();
+            let mut after: Option<TaskId> = None;
+            loop {
+                let page = self.page_of(after.as_ref(), 1_000).await?;
+                tasks.extend(page.tasks);
+                after = page.next;
+                if after.is_none() {
+                    return Ok(check(&tasks));
+                }
+            }
+        }
+        let whole = self.read().await?.whole;
+        let tasks: Vec<Task> = whole.tasks.iter().map(|(id, record)| self.shown(id, record)).collect();
+        Ok(check(&tasks))
+    }
+
     /// A task as this board shows it.
     pub(super) fn shown(&self, id: &TaskId, record: &Record) -> Task {
         let mut task = record.task(id);

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use coord_core::board::{
     Added, AgentId, Archive, ArchiveReport, Awaited, Board, BoardError, Claim, ClaimRequest, Dep,
     ExtendedBoard, Filter, History, Lease, Outcome, Plan, PlanReport, Problem, RepairReport, Standing, Task,
-    TaskId, TaskSpec, Verb,
+    TaskId, TaskPage, TaskSpec, Verb,
 };
 use coord_core::{Backend, Bytes, Clock, OperationId, Timestamp, Token, Txn, TxnOutcome, Version, limits};
 
@@ -425,6 +425,14 @@ impl ExtendedBoard for OneKeyBoard {
             }
         }
         Ok(given)
+    }
+
+    async fn page(&self, after: Option<&TaskId>, limit: usize) -> Result<TaskPage, BoardError> {
+        self.page_of(after, limit).await
+    }
+
+    async fn check(&self) -> Result<Vec<Problem>, BoardError> {
+        self.check_all().await
     }
 
     async fn explain(&self, id: &TaskId) -> Result<Standing, BoardError> {
