@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::super::adapter::{BoardAdapter, commit};
 use super::super::dep::Rule;
+use super::super::one_head::unknown_state;
 use super::super::past::{self, past_key};
 use super::super::record::{
     Definition, Head, definition_key, encode_head, head_key, read_definition, read_head,
@@ -41,6 +42,8 @@ pub(crate) struct Examined {
     pub(crate) worked: bool,
     /// Whether an entry was left to others, for they kept changing its task.
     pub(crate) left: bool,
+    /// How many entries stay because a record could not be read.
+    unreadable: usize,
     /// Tasks that were skipped. Each has left a marker.
     pub(crate) skipped: Vec<TaskId>,
 }
@@ -49,11 +52,21 @@ impl Examined {
     fn add(&mut self, other: Examined) {
         self.worked |= other.worked;
         self.left |= other.left;
+        self.unreadable += other.unreadable;
         self.skipped.extend(other.skipped);
         if other.malformed.is_some() {
             self.malformed = other.malformed;
         }
     }
+}
+
+/// What became of entries that were to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deleted {
+    All,
+    None,
+    /// The answer was lost: the next who lists them will see.
+    Perhaps,
 }
 
 /// An entry, and its key.
@@ -75,6 +88,8 @@ struct Replacing {
     /// Those that did not fit the transaction.
     left: Vec<Item>,
     malformed: Option<BoardError>,
+    /// How many entries cannot be judged because of that.
+    unreadable: usize,
     /// Keys of entries that stay where they are.
     stay: BTreeSet<Key>,
     /// Tasks that some try has skipped, applied or not.
@@ -98,6 +113,7 @@ impl Replacing {
             items,
             left: Vec::new(),
             malformed: None,
+            unreadable: 0,
             stay: BTreeSet::new(),
             skipped: BTreeSet::new(),
             operation: OperationId::mint(),
@@ -119,6 +135,10 @@ impl Replacing {
             change.assert(item.key.clone(), own);
             return Ok(Judged::Change(change));
         };
+        if let State::Unknown(code) = head.state() {
+            // Where it belongs, and what waits for it, is known to the version that wrote it.
+            return Err(unknown_state(id, code));
+        }
         if matches!(item.entry, Entry::Todo { .. }) && head.state().is_terminal() {
             // Its marker goes only once all watches on it have been judged.
             return Ok(Judged::Stays);
@@ -245,6 +265,7 @@ impl Judge for Replacing {
     fn restart(&mut self) {
         self.left.clear();
         self.malformed = None;
+        self.unreadable = 0;
         self.stay.clear();
     }
 
@@ -283,6 +304,7 @@ impl Judge for Replacing {
                 Err(error @ BoardError::Backend(_)) => return Err(error),
                 Err(error) => {
                     self.malformed = Some(error);
+                    self.unreadable += 1;
                     self.stay.insert(item.key.clone());
                 }
             }
@@ -324,6 +346,7 @@ impl<B: Backend> BoardAdapter<B> {
             match self.run_within(bounds, &mut judge).await {
                 Ok(()) => {
                     examined.worked |= judge.stay.len() < judge.items.len();
+                    examined.unreadable += judge.unreadable;
                     examined.skipped.extend(judge.skipped);
                     rest = judge.left;
                     // Whatever did not fit comes first, and at least one did.
@@ -380,9 +403,12 @@ impl<B: Backend> BoardAdapter<B> {
                 finished.push((key, version));
             }
         }
-        self.finish(finished).await?;
-        examined.worked |= !others.is_empty();
-        examined.add(self.replace(others).await?);
+        examined.worked |= self.finish(finished).await?;
+        let count = others.len();
+        let replaced = self.replace(others).await?;
+        // An entry of these stays only if it cannot be read, or if somebody else has seen to it.
+        examined.worked |= !replaced.left && replaced.unreadable < count;
+        examined.add(replaced);
         Ok(examined)
     }
 
@@ -432,28 +458,34 @@ impl<B: Backend> BoardAdapter<B> {
         }
     }
 
-    /// Deletes the markers of ended tasks of which all watches have been judged, each at the version that it had before that.
-    async fn finish(&self, finished: Vec<(Key, Version)>) -> Result<(), BoardError> {
+    /// Deletes the markers of ended tasks of which all watches have been judged, each at the version that it had before that. Whether any
+    /// is gone, or has been put again by somebody else.
+    async fn finish(&self, finished: Vec<(Key, Version)>) -> Result<bool, BoardError> {
+        let mut worked = false;
         for page in finished.chunks(limits::TXN_ASSERTS) {
-            if self.delete_all(page).await? || page.len() == 1 {
-                continue;
-            }
-            // Somebody else has deleted one of them.
-            for one in page.chunks(1) {
-                self.delete_all(one).await?;
+            match self.delete_all(page).await? {
+                Deleted::All => worked = true,
+                Deleted::Perhaps => {}
+                Deleted::None if page.len() == 1 => worked = true,
+                // Somebody else has deleted one of them.
+                Deleted::None => {
+                    for one in page.chunks(1) {
+                        worked |= self.delete_all(one).await? != Deleted::Perhaps;
+                    }
+                }
             }
         }
-        Ok(())
+        Ok(worked)
     }
 
-    /// Deletes entries at these versions: all, or none if one has moved. Whether an answer that is lost was that they are deleted, the
-    /// next who lists them will see.
-    pub(super) async fn delete_all(&self, entries: &[(Key, Version)]) -> Result<bool, BoardError> {
+    /// Deletes entries at these versions: all, or none if one has moved.
+    pub(super) async fn delete_all(&self, entries: &[(Key, Version)]) -> Result<Deleted, BoardError> {
         let asserts = entries.iter().map(|(key, version)| Assert::version(key.clone(), *version));
         let mutations = entries.iter().map(|(key, _)| Mutation::delete(key.clone()));
         match self.backend().txn(&Txn::new(asserts, mutations)?).await {
-            Ok(outcome) => Ok(outcome.is_applied()),
-            Err(error) if error.is_indeterminate() => Ok(true),
+            Ok(outcome) if outcome.is_applied() => Ok(Deleted::All),
+            Ok(_) => Ok(Deleted::None),
+            Err(error) if error.is_indeterminate() => Ok(Deleted::Perhaps),
             Err(error) => Err(error.into()),
         }
     }

@@ -16,6 +16,7 @@ use super::entry::{
     self, Entry, Needs, PREFIXES, TODO, due_key, due_time, encode_mark, mark_key, marker, place, ready_key,
     todo_key, watch_key,
 };
+use super::examine::Deleted;
 use super::place::{Scan, scan};
 use crate::backend::Backend;
 use crate::cas::View;
@@ -138,7 +139,7 @@ impl<B: Backend> BoardAdapter<B> {
             let version = snapshot.require(&key)?.version();
             let heads = heads_of(&key);
             let absent = heads.iter().any(|head| snapshot.get(head).is_some_and(|entry| !entry.is_present()));
-            if absent && !version.is_missing() && self.delete_all(&[(key, version)]).await? {
+            if absent && !version.is_missing() && self.delete_all(&[(key, version)]).await? != Deleted::None {
                 deleted += 1;
             }
         }

@@ -116,9 +116,10 @@ impl<B: Backend> BoardAdapter<B> {
         self.examine(&ids, usize::MAX).await.map(|_| ())
     }
 
-    /// When the first task is due.
+    /// When the first task is due. What is no entry counts as due ever since: only who looks for tasks can tell what it hides.
     pub(in super::super) async fn first_due(&self) -> Result<Option<Timestamp>, BoardError> {
-        Ok(self.entries(DUE, None, 1).await?.first().and_then(due_at))
+        let listed = self.entries(DUE, None, 1).await?;
+        Ok(listed.first().map(|key| due_at(key).unwrap_or(Timestamp::EPOCH)))
     }
 }
 
