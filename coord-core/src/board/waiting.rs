@@ -7,12 +7,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::BoardError;
-use super::adapter::BoardAdapter;
-use super::record::{head_key, read_head};
-use super::task::{TaskId, limits};
+use super::adapter::{BoardAdapter, heads_prefix};
+use super::record::{head_id, head_key, read_head, topology_key};
+use super::task::{State, TaskId, limits};
 use crate::backend::Backend;
 use crate::clock::Timestamp;
-use crate::snapshot::KeySet;
+use crate::key::Key;
+use crate::snapshot::{KeyRange, KeySet, Version};
 use crate::token;
 
 /// What somebody waits for.
@@ -81,9 +82,12 @@ impl Pace {
 
 /// How often a look for ready tasks looks also for what is due and what must be examined, where that is not known to be needed.
 const THOROUGH: u32 = 8;
-/// How often in a row the index has to be found empty. What is in it goes round, from ready to due to what must be examined to ready, and is looked for in
-/// this order: to be missed it would have to go on between any two of the looks.
+/// How often in a row the index has to be found empty before all tasks are read. What is in it goes round, from ready to due to what must be
+/// examined to ready, and is looked for in this order: to be missed it has to go on between any two of the looks. For somebody who looks
+/// more slowly than others work, that happens.
 const EMPTY: usize = 3;
+/// How many heads are read at a time.
+const PAGE: usize = 5_000;
 
 impl<B: Backend> BoardAdapter<B> {
     pub(super) async fn wait_for(&self, awaited: &Awaited, patience: Duration) -> Result<bool, BoardError> {
@@ -155,7 +159,60 @@ impl<B: Backend> BoardAdapter<B> {
                 return Ok(Look::Nothing);
             }
         }
-        Ok(Look::Come)
+        Ok(if self.is_at_rest().await? { Look::Come } else { Look::Nothing })
+    }
+
+    /// Whether there was an instant at which no task was held and none was in the index but by what it waits for.
+    ///
+    /// The heads of all tasks that may still change are read before and after the index. If none has moved, and no task has come or gone, they
+    /// were all the same while the index was read, and then a task only goes on there in the order in which it is read here, from what
+    /// must be examined to due to ready, where it stays.
+    async fn is_at_rest(&self) -> Result<bool, BoardError> {
+        use super::ready::{DUE, READY, TODO};
+        let Some(before) = self.unsettled().await? else { return Ok(false) };
+        for prefix in [TODO, DUE, READY] {
+            if self.has_entry(prefix).await? {
+                return Ok(false);
+            }
+        }
+        for page in before.chunks(PAGE) {
+            let keys = KeySet::new(page.iter().map(|(key, _)| key.clone()))?;
+            let after = self.backend().snapshot(&keys).await?;
+            for (key, version) in page {
+                if after.require(key)?.version() != *version {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The guard and the heads that may still change, each at some version; `None` if one is held.
+    async fn unsettled(&self) -> Result<Option<Vec<(Key, Version)>>, BoardError> {
+        let guard = topology_key();
+        let snapshot = self.backend().snapshot(&KeySet::new([guard.clone()])?).await?;
+        // Read first and compared last.
+        let version = snapshot.require(&guard)?.version();
+        let (mut range, mut unsettled) = (KeyRange::new(heads_prefix(), PAGE)?, Vec::new());
+        loop {
+            let keys = self.backend().keys(&range).await?;
+            let snapshot = self.backend().snapshot(&KeySet::new(keys.iter().cloned())?).await?;
+            for key in &keys {
+                let entry = snapshot.require(key)?;
+                let head = head_id(key).and_then(|id| read_head(&id, entry).ok().flatten());
+                match head.map(|head| head.state()) {
+                    Some(State::Claimed) => return Ok(None),
+                    Some(State::Done | State::Skipped) => {}
+                    _ => unsettled.push((key.clone(), entry.version())),
+                }
+            }
+            match keys.last() {
+                Some(last) if keys.len() == PAGE => range = range.start_after(last.clone()),
+                _ => break,
+            }
+        }
+        unsettled.push((guard, version));
+        Ok(Some(unsettled))
     }
 
     async fn is_ready(&self, thorough: bool) -> Result<Look, BoardError> {
