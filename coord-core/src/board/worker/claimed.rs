@@ -1,5 +1,6 @@
 //! One claim of a worker: kept alive, attended to, and told of.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ impl Claimed {
         };
         let answer = tokio::select! {
             biased;
-            ended = &mut handler.0 => ended.unwrap_or_else(panicked),
+            answer = &mut handler.0 => answer.unwrap_or_else(ended),
             _ = self.hold.lost() => {
                 self.notice(&mut handler).await;
                 return None;
@@ -136,7 +137,7 @@ impl Claimed {
     async fn notice(&self, handler: &mut Aborted<Answer>) -> Option<Answer> {
         tokio::select! {
             biased;
-            ended = &mut handler.0 => Some(ended.unwrap_or_else(panicked)),
+            answer = &mut handler.0 => Some(answer.unwrap_or_else(ended)),
             () = self.options.clock.sleep(self.options.notice) => {
                 handler.0.abort();
                 None
@@ -201,12 +202,15 @@ impl Claimed {
     }
 }
 
-fn panicked(error: tokio::task::JoinError) -> Answer {
+fn ended(error: tokio::task::JoinError) -> Answer {
     if !error.is_panic() {
         // Only a runtime that shuts down cancels it, and then nobody is told.
         return Answer::Fail(Outcome::truncated("was cancelled"));
     }
-    let panic = error.into_panic();
-    let text = panic_text(&*panic);
-    Answer::Fail(Outcome::truncated(&format!("panicked: {text}")))
+    panicked(&*error.into_panic())
+}
+
+/// The answer of a handler that panicked.
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Answer {
+    Answer::Fail(Outcome::truncated(&format!("panicked: {}", panic_text(panic))))
 }

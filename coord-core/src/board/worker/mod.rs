@@ -5,6 +5,7 @@ mod event;
 mod handle;
 mod job;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -270,8 +271,15 @@ impl Worker {
         let task = job.task.clone();
         let claimed =
             Claimed { board: self.board.clone(), task, fence, token: claim.lease.token, hold, options };
-        // The handler is called here, by whoever runs the worker; only its future goes elsewhere.
-        let handling = handler(job);
+        // The handler is called here, by whoever runs the worker; only its future goes elsewhere. If it panics before there is one, that is the end of
+        // this task and of no other.
+        let called = catch_unwind(AssertUnwindSafe(|| handler(job)));
+        let handling = async move {
+            match called {
+                Ok(future) => future.await.into(),
+                Err(panic) => claimed::panicked(&*panic),
+            }
+        };
         claimed.work(handling, sent, wish, told)
     }
 
@@ -330,8 +338,9 @@ impl Work<'_> {
                 match looked {
                     Ok(Some(claims)) => {
                         self.failing_since = None;
-                        found = claims.len();
                         for claim in claims {
+                            let Some(sent) = self.relied_on(&claim, sent).await else { continue };
+                            found += 1;
                             (self.left, self.report.claimed) = (self.left - 1, self.report.claimed + 1);
                             self.running.spawn(self.worker.start(claim, sent, handler));
                         }
@@ -340,9 +349,14 @@ impl Work<'_> {
                     Err(error) => {
                         tracing::warn!(agent = %self.worker.agent, %error, "no task could be looked for");
                         options.observer.see(WorkerEvent::Trouble { task: None, error: &error });
-                        let since = *self.failing_since.get_or_insert(sent);
-                        if options.outage.is_some_and(|bound| now.saturating_sub(since) >= bound) {
-                            return Err(error);
+                        if matches!(error, BoardError::Malformed { .. }) {
+                            // The store has answered: there is nothing but what cannot be read.
+                            (self.failing_since, self.vain) = (None, true);
+                        } else {
+                            let since = *self.failing_since.get_or_insert(sent);
+                            if options.outage.is_some_and(|bound| now.saturating_sub(since) >= bound) {
+                                return Err(error);
+                            }
                         }
                     }
                 }
@@ -396,6 +410,26 @@ impl Work<'_> {
             options.observer.see(WorkerEvent::Idle);
         }
         Ok(Some(claims))
+    }
+
+    /// From when on the lease of a claim counts that was asked for then. If the look took so long that the lease may be over, it is renewed
+    /// first; `None` if that fails, and then the task is given back before the next look.
+    async fn relied_on(&mut self, claim: &Claim, sent: Duration) -> Option<Duration> {
+        let Worker { board, options, .. } = self.worker;
+        let now = options.clock.monotonic();
+        if now.saturating_sub(sent) < options.ttl / 2 {
+            return Some(sent);
+        }
+        let (id, token) = (&claim.task.id, &claim.lease.token);
+        match board.renew(id, token, options.ttl).await {
+            Ok(_) => Some(now),
+            Err(error) => {
+                tracing::warn!(task = %id, %error, "a task was claimed too slowly to be begun");
+                options.observer.see(WorkerEvent::Trouble { task: Some(id), error: &error });
+                self.unsure.push((id.clone(), token.clone()));
+                None
+            }
+        }
     }
 
     async fn drain(&mut self) {
