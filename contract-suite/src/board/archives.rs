@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::board::{
-    Added, Archive, ArchiveReport, Board as _, BoardError, Dep, ExtendedBoard as _, Plan, Rule, State, Task,
-    TaskId, TaskSpec, Verb, check,
+    Added, Archive, ArchiveReport, Board as _, BoardError, Dep, ExtendedBoard as _, Filter, Plan, Rule,
+    State, Task, TaskId, TaskSpec, Verb, check,
 };
 use coord_core::layer::{Cell, When};
 use tokio::sync::{Barrier, Notify};
@@ -36,6 +36,7 @@ fn names(report: &ArchiveReport) -> Vec<&str> {
 async fn archives(cx: Context) -> Outcome {
     named(&Stage::new(&cx)).await.at("tasks that finished ones depend on")?;
     asked(&Stage::fresh(&cx)).await.at("tasks that failed or were cancelled")?;
+    dependents(&Stage::fresh(&cx)).await.at("what finished tasks have to do with each other")?;
     many(&Stage::fresh(&cx)).await.at("many tasks")?;
     races(&Stage::fresh(&cx)).await.at("in a race")?;
     interposed(&Stage::fresh(&cx)).await.at("with a rival in between")?;
@@ -161,6 +162,45 @@ async fn asked(stage: &Stage) -> Outcome {
     stage.advance(AGE);
     ensure_eq!(names(&archive(&b, old().failed()).await?), vec!["base", "broken"], "failed tasks, asked for");
     ensure_eq!(a.list().await?.len(), 0, "tasks that are left");
+    Ok(())
+}
+
+async fn dependents(stage: &Stage) -> Outcome {
+    let (a, b) = stage.pair().await?;
+    let old = || Archive::older_than(AGE);
+    // One that was cancelled may be reopened, and then needs it.
+    let needed = a.ended_task("needed", "done").await?;
+    a.add(spec("cancelled").dep(needed.clone())).await?;
+    a.end(&id("cancelled"), "cancelled").await?;
+    // One that is skipped never will.
+    let done = a.ended_task("done", "done").await?;
+    a.add(spec("skipped").dep(Dep::on(done, Rule::Failed))).await?;
+    let none = b.board.claim_next(&agent("w"), &Filter::any(), TTL).await.at("claim_next")?;
+    ensure!(none.is_none(), "saw {none:?} given, though nothing can be claimed");
+    // One has begun because another one has failed.
+    let failed = a.ended_task("failed", "failed").await?;
+    a.add(spec("repairs").dep(Dep::on(failed.clone(), Rule::Failed))).await?;
+    a.end(&id("repairs"), "done").await?;
+    stage.advance(AGE);
+    let report = archive(&b, old()).await?;
+    ensure_eq!(names(&report), vec!["done", "repairs", "skipped"], "what nobody can need any more");
+    match a.board.reopen(&failed).await {
+        Err(BoardError::HasDependents { dependent }) if dependent == id("repairs") => {}
+        other => fail!("saw {other:?}: reopen of what an archived task has rested on"),
+    }
+    ensure_eq!(names(&archive(&b, old().failed()).await?), vec!["failed"], "failed tasks, asked for");
+    // One that was skipped just now stays, and needs nothing.
+    let alone = a.ended_task("alone", "done").await?;
+    stage.advance(AGE);
+    a.add(spec("young").dep(Dep::on(alone, Rule::Failed))).await?;
+    let none = b.board.claim_next(&agent("w"), &Filter::any(), TTL).await.at("claim_next")?;
+    ensure!(none.is_none(), "saw {none:?} given, though nothing can be claimed");
+    ensure_eq!(names(&archive(&b, old()).await?), vec!["alone"], "what only a skipped task names");
+    ensure_eq!(a.get(&id("young")).await?.deps, Vec::<Dep>::new(), "what the skipped task names then");
+    b.board.reopen(&id("cancelled")).await.at("reopen of what was cancelled")?;
+    b.claim(&id("cancelled"), "w").await.at("a claim of what was cancelled")?;
+    ensure_eq!(a.get(&needed).await?.state, State::Done, "what it needs");
+    ensure_eq!(a.board.check_index().await?, [], "what is wrong with the index");
     Ok(())
 }
 
@@ -435,7 +475,7 @@ async fn stopped(cx: &Context) -> Outcome {
                 break;
             }
         }
-        b.board.claim_next(&agent("w"), &coord_core::board::Filter::any(), TTL).await?;
+        b.board.claim_next(&agent("w"), &Filter::any(), TTL).await?;
         let after: Vec<_> = b.raw_entries().await?.into_keys().collect();
         ensure_eq!(after, empty, "the records that an empty board keeps");
     }

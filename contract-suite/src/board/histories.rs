@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use coord_core::board::{
-    AgentId, Board as _, BoardError, Event, ExtendedBoard as _, Filter, History, Retry, State, TaskId, Verb,
-    limits,
+    AgentId, Board as _, BoardError, Dep, Event, ExtendedBoard as _, Filter, History, Retry, Rule, State,
+    TaskId, TaskSpec, Verb, limits,
 };
 use coord_core::{Bytes, Mutation};
 
@@ -30,6 +30,7 @@ async fn histories(cx: Context) -> Outcome {
     ensure_matches!(none, Err(BoardError::NotFound { .. }), "the history of an unknown task");
     lives(&stage, &a, &b).await.at("the life of a task")?;
     attempts(&stage, &a, &b).await.at("a task that is tried several times")?;
+    skipped(&stage, &a, &b).await.at("a task that is skipped")?;
     bounded(&a, &b).await.at("a task to which much happens")?;
     unreadable(&stage, &a, &b).await.at("a history that cannot be read")
 }
@@ -183,6 +184,38 @@ async fn attempts(stage: &Stage, a: &Seat, b: &Seat) -> Outcome {
     );
     let said = b.get(&task).await?.outcome.map(|outcome| outcome.to_string()).unwrap_or_default();
     told.more(Verb::Claim, Some("w3"), Some("w2"), &said).await
+}
+
+/// Skipped by whoever looks, by a claim, and behind another one.
+async fn skipped(stage: &Stage, a: &Seat, b: &Seat) -> Outcome {
+    let done = a.ended_task("done", "done").await?;
+    for by_claim in [true, false] {
+        let task = id(format!("skipped {by_claim}"));
+        let behind = id(format!("behind {by_claim}"));
+        a.add(TaskSpec::new(task.clone()).dep(Dep::on(done.clone(), Rule::Failed))).await?;
+        a.add(TaskSpec::new(behind.clone()).dep(task.clone())).await?;
+        if by_claim {
+            let refused = b.try_claim(&task, "w1").await;
+            let skipped = State::Skipped;
+            ensure_matches!(refused, Err(BoardError::Terminal { state }) if *state == skipped, "what can never begin");
+        }
+        let given = b.board.claim_next(&agent("w1"), &Filter::any(), TTL).await.at("claim_next")?;
+        ensure_eq!(given.map(|claim| claim.task.id), None, "what can be claimed");
+        for task in [task, behind] {
+            let told = b.board.history(&task).await?;
+            let verbs: Vec<Verb> = told.events.iter().map(|event| event.verb).collect();
+            ensure_eq!(verbs, vec![Verb::Add, Verb::Skip], "what is told of {task:?}");
+            let shown = a.get(&task).await?;
+            let last = told.events.last().map(|last| (last.state, last.at, last.fence, last.attempts));
+            ensure_eq!(
+                last,
+                Some((State::Skipped, shown.touched, shown.fence, 0)),
+                "how {task:?} was skipped"
+            );
+        }
+        stage.advance(Duration::from_secs(1));
+    }
+    Ok(())
 }
 
 async fn bounded(a: &Seat, b: &Seat) -> Outcome {

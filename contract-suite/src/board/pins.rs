@@ -70,6 +70,7 @@ async fn begun(cx: Context) -> Outcome {
         }
     }
     several(&a, &b).await?;
+    begun_again(&a, &b).await?;
     not_begun(&a, &b).await?;
     look(&b).await?;
     a.list().await?;
@@ -165,6 +166,24 @@ async fn several(a: &Seat, b: &Seat) -> Outcome {
     }
     let refused = a.board.reopen(&done).await;
     ensure_matches!(refused, Err(BoardError::Terminal { state: State::Done }), "reopen of the done one");
+    Ok(())
+}
+
+/// What another claim of the same task rests on stays as well, and what the first one rested on.
+async fn begun_again(a: &Seat, b: &Seat) -> Outcome {
+    for (n, (rule, end)) in RESTS.into_iter().enumerate() {
+        let first = a.ended_task(&format!("first of {n}"), end).await?;
+        let second = a.ended_task(&format!("second of {n}"), end).await?;
+        let task = id(format!("begins again {n}"));
+        a.add(TaskSpec::new(task.clone()).dep(Dep::on(first.clone(), rule))).await?;
+        let claim = b.claim(&task, "w").await?;
+        b.board.release(&task, &claim.lease.token).await.at("release")?;
+        a.board.set_deps(&task, &[Dep::on(second.clone(), rule)], None).await.at("set_deps")?;
+        b.claim(&task, "w").await?;
+        for dep in [&first, &second] {
+            is_pinned(a, dep, &task, "of a task that has begun twice").await?;
+        }
+    }
     Ok(())
 }
 

@@ -3,21 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coord_core::board::{Awaited, Board as _, BoardError, ExtendedBoard, Filter, TaskId, limits};
-use coord_core::layer::{Meter, Observe, StoreClock};
+use coord_core::board::{
+    Awaited, Board as _, BoardError, Claim, ExtendedBoard, Filter, Plan, TaskId, TaskSpec, limits,
+};
+use coord_core::layer::{Cell, Meter, Observe, StoreClock, When};
 use coord_core::{Backend, Clock, ManualClock, Timestamp, async_trait};
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+use tokio::sync::Mutex;
 
 use super::stage::{SKEW, Stage, TTL, agent, id, result, spec};
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
 use crate::context::Context;
 use crate::harness::BoardSeat;
-use crate::{ensure, ensure_eq, ensure_matches};
+use crate::{ensure, ensure_eq, ensure_matches, fail};
 
 pub(crate) const CLAUSES: &[Clause] = &[Clause {
     id: "T32",
     layer: Layer::Board,
     promise: "wait for a task, or the first of several, to become terminal, for anything to become ready, or for nothing \
-              to be left that could run, returns promptly and polls with bounded cost",
+              to be left that could run at one instant, returns promptly and polls with bounded cost",
     needs: Needs::NOTHING,
     body: |cx| Box::pin(waits(cx)),
 }];
@@ -59,6 +64,7 @@ async fn waits(cx: Context) -> Outcome {
     woken(&cx).await.at("somebody waits while others act")?;
     first_of_several(&cx).await.at("somebody waits for the first of several tasks")?;
     idle(&cx).await.at("somebody waits for an idle board")?;
+    idle_while_others_work(&cx).await.at("somebody waits for an idle board while others work")?;
     cost(&cx).await.at("somebody waits for long")
 }
 
@@ -171,6 +177,80 @@ async fn idle(cx: &Context) -> Outcome {
     ensure!(!is_idle().await?, "saw a board idle on which a task can be taken over");
     b.board.cancel(&gone).await.at("cancel")?;
     ensure!(is_idle().await?, "saw a board that is not idle, although all tasks have ended");
+    Ok(())
+}
+
+/// Works off a chain of tasks, of which one can be claimed or is held at any time.
+struct Runner {
+    board: Arc<dyn ExtendedBoard>,
+    rng: StdRng,
+    held: Option<Claim>,
+    left: usize,
+    failed: Option<BoardError>,
+}
+
+impl Runner {
+    /// Some verbs.
+    async fn go_on(&mut self) {
+        for _ in 0..self.rng.random_range(0..3) {
+            if self.left > 0
+                && self.failed.is_none()
+                && let Err(error) = self.step().await
+            {
+                self.failed = Some(error);
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), BoardError> {
+        match self.held.take() {
+            None => self.held = self.board.claim_next(&agent("w"), &Filter::any(), TTL).await?,
+            Some(claim) if self.rng.random_bool(0.2) => {
+                self.board.release(&claim.task.id, &claim.lease.token).await?;
+            }
+            Some(claim) => {
+                self.board.complete(&claim.task.id, &claim.lease.token, result("")).await?;
+                self.left -= 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Others go on before each call to the store of somebody who asks whether the board is idle.
+async fn idle_while_others_work(cx: &Context) -> Outcome {
+    const TASKS: usize = 24;
+    for play in 0..4 {
+        let stage = Stage::fresh(cx);
+        let (a, b) = stage.pair().await?;
+        let name = |n: usize| id(format!("{n}"));
+        let link = |n: usize| {
+            let link = TaskSpec::new(name(n));
+            if n == 0 { link } else { link.dep(name(n - 1)) }
+        };
+        b.board.add_plan(&Plan::new((0..TASKS).map(link))?).await.at("adding a chain")?;
+        let (board, rng) = (b.board.clone(), cx.rng(play));
+        let runner = Arc::new(Mutex::new(Runner { board, rng, held: None, left: TASKS, failed: None }));
+        let others = runner.clone();
+        let goes_on = move |_| {
+            let others = others.clone();
+            async move { others.lock().await.go_on().await }
+        };
+        a.faults.on(When::any().always(), Cell::pass().before(goes_on));
+        loop {
+            let idle = a.board.wait(&Awaited::Idle, Duration::ZERO).await.at("wait")?;
+            let mut runner = runner.lock().await;
+            if let Some(error) = runner.failed.take() {
+                fail!("saw {error:?}: the verbs of others");
+            }
+            let left = runner.left;
+            ensure!(!idle || left == 0, "saw a board idle on which {left} of {TASKS} tasks are left");
+            if idle {
+                break;
+            }
+        }
+        a.faults.clear();
+    }
     Ok(())
 }
 

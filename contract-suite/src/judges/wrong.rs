@@ -251,6 +251,8 @@ wrong_judges! {
     WaitIdleForgetsResting => "T32",
     /// A board on which a task waits for what has failed is never taken for idle.
     WaitIdleCountsBlocked => "T32",
+    /// What can be claimed and what is held are looked at one after the other, and others work in between.
+    WaitIdleInPieces => "T32",
     /// Whoever waits does not see that a task was cancelled.
     WaitMissesCancelled => "T32",
     /// Whoever waits for anything to be ready does not see what becomes due.
@@ -367,6 +369,8 @@ wrong_judges! {
     AnyRuleExisted => "T37.definition",
     /// New dependencies must all be done, whatever their rule.
     SetDepsForgetsRules => "T37.definition",
+    /// New dependencies keep the rules of those of them that were there before.
+    SetDepsKeepsRules => "T37.definition",
     /// Any number of dependencies may have a rule.
     AnyNumberOfRules => "T37.definition",
     /// A cycle is accepted if its last edge has another rule than done.
@@ -401,6 +405,8 @@ wrong_judges! {
     PinsByFailedOnly => "T39",
     /// A cancelled task is reopened although another one rests on that.
     PinsFailedOnly => "T39",
+    /// Only what a task rests on when it begins for the first time is kept.
+    PinsFirstClaimOnly => "T39",
     /// A claim that is refused keeps what it would rest on from being reopened.
     PinThoughBlocked => "T39",
     /// What a task rests on can be reopened once it is released.
@@ -429,6 +435,8 @@ wrong_judges! {
     TakeoverUntold => "T41",
     /// A failure with attempts left is not told.
     RetriesUntold => "T41",
+    /// That a task is skipped is not told.
+    SkipUntold => "T41",
     /// Renewals are told, and push out what matters.
     RenewalsTold => "T41",
     /// What is answered again is told again.
@@ -457,6 +465,16 @@ wrong_judges! {
     ArchiveIgnoresAge => "T43",
     /// What failed is archived unasked.
     ArchiveTakesFailed => "T43",
+    /// Asked for what failed, it takes what was cancelled as well.
+    ArchiveFailedTakesCancelled => "T43",
+    /// What was skipped is never archived.
+    ArchiveKeepsSkipped => "T43",
+    /// What a skipped task names is never archived.
+    ArchiveKeepsSkippedsNeeds => "T43",
+    /// What a cancelled task depends on is archived, which may be reopened yet.
+    ArchiveTakesCancelledsNeeds => "T43",
+    /// What an archived task has rested on can be reopened.
+    ArchiveUnpins => "T43",
     /// What open tasks depend on is archived.
     ArchiveTakesNeeded => "T43",
     /// What a failed task depends on is archived, which may be reopened yet.

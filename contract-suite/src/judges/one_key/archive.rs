@@ -2,6 +2,7 @@
 
 use coord_core::board::{Archive, ArchiveReport, BoardError, State, TaskId, Verb};
 
+use super::edges::unpin;
 use super::record::{Answer, Whole};
 use super::{Call, Judged, OneKeyBoard, Time, WrongJudge};
 
@@ -38,8 +39,15 @@ impl OneKeyBoard {
         let Some(task) = whole.tasks.get(id) else { return false };
         let age = time.at(task.touched).saturating_since(task.touched);
         let wanted = request.wants(task.state)
-            || (task.state == State::Failed && self.is(WrongJudge::ArchiveTakesFailed));
-        if !wanted || (age < request.older_than && !self.is(WrongJudge::ArchiveIgnoresAge)) {
+            || (task.state == State::Failed && self.is(WrongJudge::ArchiveTakesFailed))
+            || (task.state == State::Cancelled
+                && request.failed
+                && self.is(WrongJudge::ArchiveFailedTakesCancelled));
+        let kept = task.state == State::Skipped && self.is(WrongJudge::ArchiveKeepsSkipped);
+        if !wanted || kept {
+            return false;
+        }
+        if age < request.older_than && !self.is(WrongJudge::ArchiveIgnoresAge) {
             return false;
         }
         let mut dependents = whole.tasks.values().filter(|other| other.deps.iter().any(|dep| dep.id == *id));
@@ -48,6 +56,10 @@ impl OneKeyBoard {
             Some(WrongJudge::ArchiveTakesFailedsNeeds) => {
                 dependents.all(|other| matches!(other.state, State::Done | State::Skipped | State::Failed))
             }
+            Some(WrongJudge::ArchiveTakesCancelledsNeeds) => {
+                dependents.all(|other| matches!(other.state, State::Done | State::Skipped | State::Cancelled))
+            }
+            Some(WrongJudge::ArchiveKeepsSkippedsNeeds) => dependents.all(|other| other.state == State::Done),
             Some(WrongJudge::ArchiveKeepsNamed) => dependents.next().is_none(),
             _ => dependents.all(|other| matches!(other.state, State::Done | State::Skipped)),
         }
@@ -73,6 +85,9 @@ impl OneKeyBoard {
             if !self.is(WrongJudge::ArchiveRejuvenates) {
                 other.touched = touched;
             }
+        }
+        if self.is(WrongJudge::ArchiveUnpins) {
+            unpin(whole, id);
         }
         if let Some(task) = whole.tasks.remove(id)
             && !self.is(WrongJudge::ArchiveForgetsFence)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coord_core::Timestamp;
-use coord_core::board::{BoardError, Dep, Rule, State, TaskId};
+use coord_core::board::{BoardError, Dep, Rule, State, TaskId, Verb};
 
 use super::claim::Claimer;
 use super::record::{Answer, Record, Whole};
@@ -147,6 +147,9 @@ impl OneKeyBoard {
                 Some(WrongJudge::SkipForgetsFence) => record.fence = 0,
                 _ => {}
             }
+            if !self.is(WrongJudge::SkipUntold) {
+                self.note(record, Verb::Skip, None, None, "");
+            }
             next.extend(dependents.remove(&id).unwrap_or_default());
         }
     }
@@ -154,6 +157,10 @@ impl OneKeyBoard {
     /// What this task rests on from now on is not reopened any more.
     pub(super) fn pin(&self, whole: &mut Whole, id: &TaskId, time: Time) {
         let deps = whole.tasks.get(id).map(|record| record.deps.clone()).unwrap_or_default();
+        let begun = whole.tasks.get(id).is_some_and(|record| record.fence > 0);
+        if begun && self.is(WrongJudge::PinsFirstClaimOnly) {
+            return;
+        }
         for dep in deps {
             let rests = match self.wrong {
                 Some(WrongJudge::PinsByFailedOnly) => dep.rule == Rule::Failed,

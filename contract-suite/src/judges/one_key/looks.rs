@@ -187,7 +187,14 @@ impl OneKeyBoard {
                 }
                 Awaited::Idle => {
                     let mut left = false;
+                    let held = |task: &Record| task.state == State::Claimed;
+                    if self.is(WrongJudge::WaitIdleInPieces) {
+                        left = self.read().await?.whole.tasks.values().any(held);
+                    }
                     for (id, task) in &read.whole.tasks {
+                        if self.is(WrongJudge::WaitIdleInPieces) && held(task) {
+                            continue;
+                        }
                         left |= match self.would_be(&read, id)? {
                             Standing::Ended { .. } | Standing::Blocked { .. } => false,
                             Standing::Held { .. } => !self.is(WrongJudge::WaitIdleForgetsHeld),

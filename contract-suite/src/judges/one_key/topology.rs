@@ -235,6 +235,13 @@ impl OneKeyBoard {
             {
                 return Err(BoardError::SeqMismatch { current_seq: task.seq });
             }
+            let mut replaced = replaced.clone();
+            if self.is(WrongJudge::SetDepsKeepsRules) {
+                for dep in &mut replaced {
+                    let before = task.deps.iter().find(|before| before.id == dep.id);
+                    dep.rule = before.map_or(dep.rule, |before| before.rule);
+                }
+            }
             for Dep { id: dep, .. } in &replaced {
                 if !whole.tasks.contains_key(dep) && !self.is(WrongJudge::UnknownDepAccepted) {
                     return Err(BoardError::UnknownDep { id: dep.clone() });
