@@ -27,13 +27,13 @@ struct Inner {
     patience: Duration,
     clock: SystemClock,
     namespace: String,
-    namespaces: Mutex<Vec<String>>,
+    namespaces: Arc<Mutex<Vec<String>>>,
 }
 
 impl Context {
     pub(crate) fn new(subject: Subject, clause: &'static Clause, seed: u64, patience: Duration) -> Self {
         let namespace = random_namespace();
-        let namespaces = Mutex::new(vec![namespace.clone()]);
+        let namespaces = Arc::new(Mutex::new(vec![namespace.clone()]));
         let clock = SystemClock::new();
         Context { inner: Arc::new(Inner { subject, clause, seed, patience, clock, namespace, namespaces }) }
     }
@@ -87,6 +87,21 @@ impl Context {
         let namespace = random_namespace();
         self.adopt_namespace(&namespace);
         namespace
+    }
+
+    /// The same clause once more in a fresh namespace, removed at the end.
+    pub(crate) fn again(&self) -> Context {
+        let Inner { subject, clause, seed, patience, clock, namespaces, .. } = &*self.inner;
+        let inner = Inner {
+            subject: subject.clone(),
+            clause,
+            seed: *seed,
+            patience: *patience,
+            clock: *clock,
+            namespace: self.fresh_namespace(),
+            namespaces: namespaces.clone(),
+        };
+        Context { inner: Arc::new(inner) }
     }
 
     /// Removes what is in this namespace too, at the end. (It must begin with that of the clause, or be random itself.)

@@ -54,7 +54,7 @@ const CREWS: usize = 4;
 /// How long a fleet may go without bringing a single task to its end. How long all of them take is up to the store.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
-async fn fleet(cx: Context, processes: bool, usual: usize) -> Outcome {
+async fn fleet(mut cx: Context, processes: bool, usual: usize) -> Outcome {
     let wanted = std::env::var(TASKS).ok().and_then(|text| text.parse().ok());
     let mut tasks = wanted.unwrap_or(usual).clamp(1, MOST);
     // Ever less often, so that a slow store comes to the end as well.
@@ -64,7 +64,7 @@ async fn fleet(cx: Context, processes: bool, usual: usize) -> Outcome {
     while works_off(&cx, processes, tasks, pace).await? == 0 {
         ensure!(tasks < MOST, "saw a fleet work off {tasks} tasks within {:?}", pace.0);
         tasks = (tasks * 2).min(MOST);
-        cx.clean().await.at("removing what is left of a fleet")?;
+        cx = cx.again();
     }
     Ok(())
 }
@@ -88,8 +88,11 @@ async fn works_off(
     let over = AtomicBool::new(false);
     let killing = async {
         let (mut rng, clock, mut kills) = (cx.rng(1), SystemClock::new(), 0_u32);
-        while !over.load(Ordering::Relaxed) {
+        loop {
             clock.sleep(pause).await;
+            if over.load(Ordering::Relaxed) {
+                return Ok(kills);
+            }
             pause = pause.mul_f64(slower);
             let victim = rng.random_range(0..CREWS);
             // The old one is killed before the new one begins.
@@ -100,7 +103,6 @@ async fn works_off(
             );
             kills += 1;
         }
-        Ok(kills)
     };
     let watching = async {
         let watched = watch(cx, &*here, &graph).await;
