@@ -21,6 +21,15 @@ fn killed() -> impl Iterator<Item = (WrongJudge, &'static str)> {
         (WrongJudge::SkippedByFirst, "T38.order"),
         (WrongJudge::PinInTwo, "T40"),
         (WrongJudge::SkippedEdited, "T38.edited"),
+        (WrongJudge::FailedTakesDone, "T27"),
+        (WrongJudge::ImpossibleNotNamed, "T27"),
+        (WrongJudge::SkippedByFirst, "T27"),
+        (WrongJudge::SkipKeepsSeq, "T27"),
+        (WrongJudge::ReopenIgnoresPin, "T27"),
+        (WrongJudge::PinThoughBlocked, "T27"),
+        (WrongJudge::PinUntilEdited, "T27"),
+        (WrongJudge::ArchiveTakesNeeded, "T27"),
+        (WrongJudge::TakeoverNotCounted, "T27"),
     ])
 }
 

@@ -94,6 +94,67 @@ fn explain_says_why_a_task_does_not_run_and_what_helps() {
 }
 
 #[test]
+fn explain_says_what_stays_as_it_is_and_what_never_begins() {
+    let folder = Folder::new();
+    folder.write(
+        "plan.toml",
+        "
+[[task]]
+id = 'build'
+run = 'exit 3'
+[[task]]
+id = 'deploy'
+deps = ['build']
+run = 'true'
+[[task]]
+id = 'clean up'
+deps = [{ id = 'build', rule = 'finished' }]
+run = 'true'
+[[task]]
+id = 'last'
+labels = ['never']
+run = 'true'
+[[task]]
+id = 'repair'
+deps = [{ id = 'clean up', rule = 'failed' }, 'last']
+run = 'true'
+",
+    );
+    folder.coord(["add", "plan.toml"]).expect(0);
+    let explain = |id: &str| folder.coord(["explain", id]).expect(0).out;
+    let json = |id: &str| folder.coord(["explain", id, "--format", "json"]).expect(0).json();
+    folder.coord(["worker", "--max-tasks", "1"]).expect(1);
+    assert!(explain("build").contains("`coord reopen 'build'` opens it again"), "{}", explain("build"));
+    folder.coord(["worker", "--max-tasks", "1"]).expect(0);
+
+    // What has begun because it failed keeps it from being reopened.
+    let build = explain("build");
+    assert!(build.contains("it stays so, for clean up has begun because of that"), "{build}");
+    assert!(build.contains("`coord remove 'build'`") && !build.contains("coord reopen"), "{build}");
+    assert_eq!(
+        (json("build")["why"].as_str(), json("build")["task"]["standing"].as_str()),
+        (Some("pinned"), Some("failed"))
+    );
+    let deploy = explain("deploy");
+    assert!(
+        deploy.contains("build: failed, and stays so, for clean up has begun because of that"),
+        "{deploy}"
+    );
+    assert!(deploy.contains("build cannot be reopened") && !deploy.contains("coord reopen"), "{deploy}");
+    assert_eq!(json("deploy")["task"]["standing"], "blocked");
+
+    // Its one dependency can never fail any more, and so it is not blocked: it will be skipped.
+    let repair = explain("repair");
+    assert!(repair.contains("  clean up can never come to what is wanted"), "{repair}");
+    assert!(repair.contains("so it never begins: it is skipped once the others have ended"), "{repair}");
+    assert!(!repair.contains("coord reopen"), "{repair}");
+    assert_eq!(
+        (json("repair")["why"].as_str(), json("repair")["task"]["standing"].as_str()),
+        (Some("blocked"), Some("waiting"))
+    );
+}
+
+#[test]
 fn wait_ends_when_it_has_come_and_says_by_its_exit_code_what_has() {
     let folder = Folder::new();
     board(&folder);

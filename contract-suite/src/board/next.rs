@@ -1,6 +1,6 @@
 //! T23 and T25: whoever looks for a task finds the right one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use coord_core::board::{
 use coord_core::layer::{Cell, When};
 use tokio::sync::Barrier;
 
+use super::random::satisfies;
 use super::stage::{Place, Seat, Stage, TICK, TTL, agent, id, result, spec};
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
 use crate::context::Context;
@@ -39,8 +40,7 @@ pub(crate) const CLAUSES: &[Clause] = &[
 
 /// The tasks that can be claimed now, in the order in which they should be given.
 pub(super) fn claimable(now: Timestamp, tasks: &[Task]) -> Vec<TaskId> {
-    let done: BTreeSet<&TaskId> =
-        tasks.iter().filter(|task| task.state == State::Done).map(|task| &task.id).collect();
+    let states: BTreeMap<&TaskId, State> = tasks.iter().map(|task| (&task.id, task.state)).collect();
     let mut line: Vec<&Task> = tasks
         .iter()
         .filter(|task| {
@@ -52,7 +52,10 @@ pub(super) fn claimable(now: Timestamp, tasks: &[Task]) -> Vec<TaskId> {
             let spent = task.retry.is_some_and(|retry| task.attempts >= retry.attempts);
             free && !spent
                 && task.not_before.is_none_or(|time| time <= now)
-                && task.deps.iter().all(|dep| done.contains(&dep.id))
+                && task
+                    .deps
+                    .iter()
+                    .all(|dep| states.get(&dep.id).is_some_and(|state| satisfies(dep.rule, *state)))
         })
         .collect();
     line.sort_by_key(|task| (std::cmp::Reverse(task.priority), task.order));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use coord_core::board::{
-    Board as _, BoardError, Dep, ExtendedBoard as _, ProblemCode, Rule, State, TaskId, TaskSpec,
+    Board as _, BoardError, Dep, ExtendedBoard as _, ProblemCode, Rule, Standing, State, TaskId, TaskSpec,
 };
 use coord_core::layer::When;
 use tokio::sync::Barrier;
@@ -19,7 +19,8 @@ pub(crate) const CLAUSES: &[Clause] = &[
         id: "T39",
         layer: Layer::Board,
         promise: "reopen of what failed or was cancelled is HasDependents, naming the dependent, once one has begun that rests \
-                  on that end, and whatever becomes of the dependent; before it is allowed, and blocks the dependents",
+                  on that end, and whatever becomes of the dependent, and explain names it; before it is allowed, and blocks the \
+                  dependents",
         needs: Needs::NOTHING,
         body: |cx| Box::pin(begun(cx)),
     },
@@ -56,6 +57,10 @@ pub(super) async fn is_pinned(seat: &Seat, dep: &TaskId, dependent: &TaskId, whe
     match seat.board.reopen(dep).await {
         Err(BoardError::HasDependents { dependent: named }) if named == *dependent => {}
         other => fail!("saw {other:?}, not HasDependents {dependent:?}: reopen {when}"),
+    }
+    match seat.board.explain(dep).await.at("explain")? {
+        Standing::Pinned { state, dependent: named } if state == before.state && named == *dependent => {}
+        other => fail!("saw {other:?}, not Pinned by {dependent:?}: explain {when}"),
     }
     seat.is_unchanged(&before, format!("a refused reopen {when}")).await
 }

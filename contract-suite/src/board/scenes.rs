@@ -5,14 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coord_core::board::{
-    Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard, Filter, History, Plan, Task, TaskId, Verb,
+    Archive, Board as _, BoardError, ClaimRequest, Dep, ExtendedBoard, Filter, History, Plan, Rule, Standing,
+    State, Task, TaskId, Verb,
 };
+use coord_core::layer::{Cell, When};
 use coord_core::{Backend, ManualClock, Token};
+use tokio::sync::Notify;
 
+pub(super) use super::scripts::{NEXT_LIFE, NEXT_LIFE_OPEN, SCENES};
 use super::stage::{Seat, Stage, TTL, agent, id, result, spec};
 use crate::clause::{Verdict, VerdictContext};
 use crate::context::{Context, remove_all};
-use crate::fail;
+use crate::{ensure_matches, fail};
 
 /// One verb with fixed arguments, mostly on the task "t".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +40,22 @@ pub(super) enum Op {
     /// "t" depends on the open task, or on nothing.
     NeedsOpen,
     NeedsNothing,
+    /// Adds the task "broken", which fails at once.
+    Break,
+    /// "t" depends on the failure of "broken", or on its end.
+    NeedsFailure,
+    NeedsEnd,
+    /// "t" depends on the failure of the done task, so it never begins.
+    NeedsImpossible,
+    /// Another task than "t".
+    CancelOf(&'static str),
+    ReopenOf(&'static str),
+    /// Adds the task "behind", which depends on the failure of "t"; and then it depends on nothing.
+    AddBehind,
+    FreeBehind,
+    Progress(&'static str),
+    /// Of what has ended, "t" alone.
+    Archive,
 }
 
 /// Somebody at the board, with the last token and fence that they know of.
@@ -89,7 +109,33 @@ impl Actor {
             Op::Remove(name) => said(board.remove(&id(name)).await),
             Op::NeedsOpen => said(board.set_deps(&task, &Dep::all([id("open")]), None).await),
             Op::NeedsNothing => said(board.set_deps(&task, &[], None).await),
+            Op::Break => {
+                board.add(spec("broken")).await?;
+                let request = ClaimRequest::for_ttl(TTL);
+                let claim = board.claim(&id("broken"), &agent("breaker"), request).await?;
+                Ok(board.fail(&id("broken"), &claim.lease.token, result("it broke")).await?.to_string())
+            }
+            Op::NeedsFailure => said(self.needs("broken", Rule::Failed).await),
+            Op::NeedsEnd => said(self.needs("broken", Rule::Finished).await),
+            Op::NeedsImpossible => said(self.needs("done", Rule::Failed).await),
+            Op::CancelOf(name) => said(board.cancel(&id(name)).await),
+            Op::ReopenOf(name) => said(board.reopen(&id(name)).await),
+            Op::AddBehind => {
+                let behind = spec("behind").dep(Dep::on(task, Rule::Failed));
+                Ok(format!("{:?}", board.add(behind).await?))
+            }
+            Op::FreeBehind => said(board.set_deps(&id("behind"), &[], None).await),
+            Op::Progress(text) => said(board.progress(&task, &token, text).await),
+            Op::Archive => {
+                let request = Archive::older_than(Duration::ZERO).after(Some(id("open")));
+                Ok(format!("{:?}", board.archive(&request).await?.archived))
+            }
         }
+    }
+
+    /// "t" depends on this one alone.
+    async fn needs(&self, name: &str, rule: Rule) -> Result<(), BoardError> {
+        self.board.set_deps(&id("t"), &[Dep::on(id(name), rule)], None).await
     }
 
     fn holds(&mut self, token: &Token, fence: u64) {
@@ -122,6 +168,8 @@ pub(super) struct Scene {
     pub(super) nudge: &'static [Op],
     /// Each by an agent of the same name.
     pub(super) rivals: &'static [&'static [Op]],
+    /// Whether something is to be skipped, now by whoever is first, and by some boards before anybody asks. Time must not pass then.
+    pub(super) skips: bool,
 }
 
 impl Scene {
@@ -130,231 +178,30 @@ impl Scene {
         match self.call {
             Op::ClaimNext => None,
             Op::Add(_) | Op::AddPlan => Some(id("new")),
+            Op::ReopenOf(name) | Op::CancelOf(name) => Some(id(name)),
             _ => Some(id("t")),
         }
+    }
+
+    /// Whether the call looks for a task and has to skip one on its way.
+    pub(super) fn seeks_and_skips(&self) -> bool {
+        self.skips && self.call == Op::ClaimNext
     }
 
     /// Whether the call proves itself by a token, or gets one.
     pub(super) fn has_token(&self) -> bool {
         !matches!(
             self.verb,
-            Verb::Cancel | Verb::Reopen | Verb::Revoke | Verb::Add | Verb::Remove | Verb::SetDeps
+            Verb::Cancel
+                | Verb::Reopen
+                | Verb::Revoke
+                | Verb::Add
+                | Verb::Remove
+                | Verb::SetDeps
+                | Verb::Archive
         )
     }
 }
-
-/// Removed, added again with the same definition, and claimed by an agent of the same name.
-pub(super) const NEXT_LIFE: &[Op] = &[Op::Revoke, Op::Cancel, Op::Remove("t"), Op::Add("t"), Op::Claim];
-/// The same, left open.
-pub(super) const NEXT_LIFE_OPEN: &[Op] = &[Op::Revoke, Op::Cancel, Op::Remove("t"), Op::Add("t")];
-const TAKEOVER: &[Op] = &[Op::Wait, Op::Claim];
-const OUSTED: &[Op] = &[Op::Revoke, Op::Claim];
-/// More changes than any log of the last operations remembers.
-const MANY: &[Op] = &[
-    Op::Revoke,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Cancel,
-    Op::Reopen,
-    Op::Claim,
-];
-
-pub(super) const SCENES: &[Scene] = &[
-    Scene {
-        verb: Verb::Claim,
-        call: Op::Claim,
-        setup: &[],
-        nudge: &[Op::Cancel, Op::Reopen],
-        rivals: &[
-            &[Op::Claim],
-            &[Op::Claim, Op::Release],
-            &[Op::Claim, Op::Complete("rival")],
-            &[Op::NeedsOpen],
-            &[Op::Cancel],
-            TAKEOVER,
-            NEXT_LIFE,
-            NEXT_LIFE_OPEN,
-            MANY,
-        ],
-    },
-    Scene {
-        verb: Verb::Claim,
-        call: Op::ClaimNext,
-        setup: &[],
-        nudge: &[Op::Cancel, Op::Reopen],
-        rivals: &[&[Op::ClaimNext], &[Op::Claim], &[Op::Cancel], TAKEOVER, NEXT_LIFE],
-    },
-    Scene {
-        verb: Verb::Renew,
-        call: Op::Renew,
-        setup: &[Op::Claim],
-        nudge: &[Op::Renew],
-        rivals: &[&[Op::Wait], TAKEOVER, OUSTED, &[Op::Renew], &[Op::Complete("rival")], NEXT_LIFE, MANY],
-    },
-    Scene {
-        verb: Verb::Release,
-        call: Op::Release,
-        setup: &[Op::Claim],
-        nudge: &[Op::Renew],
-        rivals: &[
-            &[Op::Claim],
-            &[Op::Release],
-            &[Op::Release, Op::Claim],
-            TAKEOVER,
-            OUSTED,
-            &[Op::Complete("rival")],
-            NEXT_LIFE,
-            NEXT_LIFE_OPEN,
-            MANY,
-        ],
-    },
-    Scene {
-        verb: Verb::Complete,
-        call: Op::Complete("call"),
-        setup: &[Op::Claim],
-        nudge: &[Op::Renew],
-        rivals: &[
-            &[Op::Complete("rival")],
-            &[Op::Release],
-            &[Op::Fail("rival")],
-            TAKEOVER,
-            OUSTED,
-            &[Op::Remove("t"), Op::Add("t"), Op::Claim],
-            NEXT_LIFE,
-            MANY,
-        ],
-    },
-    Scene {
-        verb: Verb::Fail,
-        call: Op::Fail("call"),
-        setup: &[Op::Claim],
-        nudge: &[Op::Renew],
-        rivals: &[
-            &[Op::Reopen],
-            &[Op::Reopen, Op::Claim],
-            &[Op::Complete("rival")],
-            &[Op::Fail("rival")],
-            TAKEOVER,
-            OUSTED,
-            NEXT_LIFE,
-            MANY,
-        ],
-    },
-    Scene {
-        verb: Verb::Cancel,
-        call: Op::Cancel,
-        setup: &[Op::Claim],
-        nudge: &[Op::Renew],
-        rivals: &[
-            &[Op::Reopen],
-            &[Op::Reopen, Op::Claim],
-            &[Op::Complete("rival")],
-            &[Op::Cancel, Op::Reopen],
-            TAKEOVER,
-            NEXT_LIFE_OPEN,
-            MANY,
-        ],
-    },
-    Scene {
-        verb: Verb::Reopen,
-        call: Op::Reopen,
-        setup: &[Op::Claim, Op::Fail("setup")],
-        nudge: &[Op::Reopen, Op::Cancel],
-        rivals: &[
-            &[Op::Claim],
-            &[Op::Cancel],
-            &[Op::Reopen, Op::Cancel],
-            &[Op::Reopen, Op::Claim, Op::Complete("rival")],
-            NEXT_LIFE,
-            MANY,
-        ],
-    },
-    Scene {
-        verb: Verb::Revoke,
-        call: Op::Revoke,
-        setup: &[Op::Claim],
-        nudge: &[Op::Renew],
-        rivals: &[
-            &[Op::Claim],
-            &[Op::Release, Op::Claim],
-            TAKEOVER,
-            &[Op::Complete("rival")],
-            &[Op::Revoke, Op::Cancel],
-            NEXT_LIFE,
-            MANY,
-        ],
-    },
-    Scene {
-        verb: Verb::Add,
-        call: Op::Add("new"),
-        setup: &[],
-        nudge: &[Op::AddOther("bystander")],
-        rivals: &[
-            &[Op::Add("new")],
-            &[Op::AddOther("new")],
-            &[Op::Remove("new")],
-            &[Op::Remove("new"), Op::AddOther("new")],
-            &[Op::Remove("new"), Op::Add("new")],
-        ],
-    },
-    Scene {
-        verb: Verb::Add,
-        call: Op::AddPlan,
-        setup: &[],
-        nudge: &[Op::AddOther("bystander")],
-        rivals: &[
-            &[Op::AddPlan],
-            &[Op::AddOther("new")],
-            &[Op::Add("new")],
-            &[Op::Remove("new 2"), Op::Remove("new")],
-            &[Op::Remove("new 2"), Op::AddOther("new 2")],
-        ],
-    },
-    Scene {
-        verb: Verb::Remove,
-        call: Op::Remove("t"),
-        setup: &[Op::Claim, Op::Release],
-        nudge: &[Op::Cancel, Op::Reopen],
-        rivals: &[
-            &[Op::Add("t")],
-            &[Op::Add("t"), Op::Claim],
-            &[Op::AddOther("t")],
-            &[Op::Claim],
-            &[Op::Remove("t")],
-            &[Op::Remove("t"), Op::Add("t")],
-            &[Op::Remove("t"), Op::AddOther("t"), Op::Claim],
-            MANY,
-        ],
-    },
-    Scene {
-        verb: Verb::SetDeps,
-        call: Op::NeedsOpen,
-        setup: &[],
-        nudge: &[Op::Cancel, Op::Reopen],
-        rivals: &[
-            &[Op::NeedsNothing],
-            &[Op::NeedsOpen, Op::NeedsNothing],
-            &[Op::Claim],
-            &[Op::Cancel],
-            NEXT_LIFE_OPEN,
-            &[Op::Remove("t")],
-        ],
-    },
-];
 
 /// What is left when all is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -366,6 +213,8 @@ pub(super) struct Ending {
     pub(super) rival: Vec<String>,
     /// Whether the first holder's, the caller's and the rival's token still hold the task "t", and "open".
     pub(super) holds: Vec<bool>,
+    /// What a reopen of "broken" came to: whether somebody has begun because it failed is not shown otherwise.
+    pub(super) reopened: String,
 }
 
 /// Two connected handles, used again and again: every play begins on an empty store.
@@ -382,6 +231,7 @@ pub(super) struct Play {
     pub(super) b: Seat,
     /// The first holder.
     pub(super) first: Actor,
+    skips: bool,
 }
 
 impl Theatre {
@@ -408,7 +258,7 @@ impl Theatre {
             }
         }
         let a = stage.seat_on(self.handles[0].clone(), 0, true).await?;
-        Ok(Play { a, b, first })
+        Ok(Play { a, b, first, skips: scene.skips })
     }
 }
 
@@ -418,12 +268,32 @@ impl Play {
         Actor { board: self.a.board.clone(), ..self.first.clone() }
     }
 
+    /// A call that is given up once its first transaction has happened, if it has one.
+    async fn begin_call(&self, caller: &mut Actor, call: Op) {
+        let happened = Arc::new(Notify::new());
+        let hangs = {
+            let happened = happened.clone();
+            Cell::hangs().then(move |_| {
+                happened.notify_one();
+                std::future::ready(())
+            })
+        };
+        self.a.faults.on(When::txn(), hangs);
+        tokio::select! {
+            biased;
+            () = happened.notified() => {}
+            _ = caller.perform(call) => {}
+        }
+        self.a.faults.clear();
+    }
+
     pub(super) async fn end(
         &self,
         rival: Vec<String>,
         caller: Option<&Token>,
         rivals: Option<&Token>,
     ) -> Result<Ending, Verdict> {
+        self.settle().await?;
         let tasks = self.b.list().await?;
         let mut histories = Vec::with_capacity(tasks.len());
         for task in &tasks {
@@ -443,7 +313,37 @@ impl Play {
                 }
             }
         }
-        Ok(Ending { tasks, histories, rival, holds })
+        let reopened = format!("{:?}", self.b.board.reopen(&id("broken")).await);
+        Ok(Ending { tasks, histories, rival, holds, reopened })
+    }
+
+    /// What is to be skipped is skipped, where it matters.
+    async fn settle(&self) -> Result<(), Verdict> {
+        if self.skips { skip_all(&*self.b.board).await } else { Ok(()) }
+    }
+}
+
+/// Skips what can never begin: a board may leave that to whoever comes upon it.
+pub(super) async fn skip_all(board: &dyn ExtendedBoard) -> Result<(), Verdict> {
+    loop {
+        let mut skipped = 0;
+        for task in board.list().await.at("listing what may have to be skipped")? {
+            if task.state != State::Open
+                || board.explain(&task.id).await.at("explain")? != Standing::Skippable
+            {
+                continue;
+            }
+            let claimed = board.claim(&task.id, &agent("looker"), ClaimRequest::for_ttl(TTL)).await;
+            ensure_matches!(
+                claimed,
+                Err(BoardError::Terminal { state: State::Skipped }),
+                "a claim of what is to be skipped"
+            );
+            skipped += 1;
+        }
+        if skipped == 0 {
+            return Ok(());
+        }
     }
 }
 
@@ -454,6 +354,8 @@ pub(super) enum Order {
     RivalOnly,
     CallFirst,
     RivalFirst,
+    /// The call happens, then the rival, and what the call would do about the consequences is left to others.
+    CallUnfinished,
 }
 
 pub(super) type Known = crate::unanswered::Known<Order, BoardError, Ending>;
@@ -465,13 +367,25 @@ pub(super) async fn known(
     rival: &[Op],
     nudged: bool,
 ) -> Result<Vec<Known>, Verdict> {
-    let mut known = Vec::new();
-    for order in [Order::RivalOnly, Order::CallFirst, Order::RivalFirst] {
+    let mut known: Vec<Known> = Vec::new();
+    let orders = [Order::RivalOnly, Order::CallFirst, Order::RivalFirst, Order::CallUnfinished];
+    // Only a skip is a consequence that others see.
+    for order in orders.into_iter().filter(|order| scene.skips || *order != Order::CallUnfinished) {
         let play = theatre.begin(scene, nudged).await?;
         let (mut caller, mut other) = (play.caller(), play.first.clone());
         let (mut answer, mut said) = (None, Vec::new());
         if order == Order::CallFirst {
             answer = Some(caller.perform(scene.call).await);
+        }
+        if order == Order::CallUnfinished {
+            play.begin_call(&mut caller, scene.call).await;
+            answer = known.iter().find(|known| known.order == Order::CallFirst).and_then(|known| {
+                Some(match known.answer.as_ref()? {
+                    Ok(said) => Ok(said.clone()),
+                    Err(BoardError::Terminal { state }) => Err(BoardError::Terminal { state: *state }),
+                    Err(_) => return None,
+                })
+            });
         }
         said.extend(other.perform_all(rival).await?);
         if order == Order::RivalFirst {

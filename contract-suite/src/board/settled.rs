@@ -12,7 +12,7 @@ use super::pins::is_pinned;
 use super::rules::{look, next};
 use super::stage::{Seat, Stage, TTL, agent, id, result, spec};
 use crate::clause::{Clause, Layer, Needs, Outcome, Verdict, VerdictContext};
-use crate::context::Context;
+use crate::context::{Context, remove_all};
 use crate::{ensure, ensure_eq, fail};
 
 pub(crate) const CLAUSES: &[Clause] = &[Clause {
@@ -63,13 +63,16 @@ const CELLS: [(&str, NewCell); 7] = [
 
 async fn unanswered(cx: Context) -> Outcome {
     let stage = Stage::new(&cx);
-    let b = stage.seat().await?;
-    let raw = stage.open().await?;
+    let handles = [stage.open().await?, stage.open().await?];
     for call in CALLS {
         for (what, cell) in CELLS {
+            // A board of its own each, so that none grows.
+            remove_all(&*handles[0]).await?;
+            let stage = stage.again();
+            let b = stage.seat_on(handles[1].clone(), 0, true).await?;
             for k in 1..30 {
                 // The client that meets the fault is never heard of again.
-                let a = stage.seat_on(raw.clone(), 0, true).await?;
+                let a = stage.seat_on(handles[0].clone(), 0, true).await?;
                 let when = format!("{call:?}, its {k}. transaction {what}");
                 if !one(&a, &b, call, cell, k, &when).await.at(&when)? {
                     // A board may have skipped it before anybody asked.
@@ -78,10 +81,11 @@ async fn unanswered(cx: Context) -> Outcome {
                     break;
                 }
             }
+            b.list().await?;
+            let problems = b.board.check_index().await?;
+            ensure_eq!(problems, [], "what is wrong with the index after {call:?} with transactions {what}");
         }
     }
-    b.list().await?;
-    ensure_eq!(b.board.check_index().await?, [], "what is wrong with the index");
     Ok(())
 }
 

@@ -309,6 +309,18 @@ wrong_judges! {
     UnseenIsDead => "T30",
     /// A failing read after an unknown write is told as if nothing had been sent.
     GoneIsUnavailable => "T30",
+    /// A claim that is sent again does not keep any more what it rests on from being reopened.
+    PinForgottenOnResend => "T30",
+    /// A reopen that is judged again goes by what had begun when it was judged first.
+    PinOfFirstLook => "T30",
+    /// What an unknown write would have skipped is skipped by the next one, though it was edited since.
+    SkipRunAgain => "T30",
+    /// A lost reply of reopen is run again on a task that was claimed since.
+    ReopenRunAgain => "T34",
+    /// A lost reply of progress is told again over a newer word.
+    ProgressRunAgain => "T34",
+    /// A lost reply of archive is run again on what was added since.
+    ArchiveRunAgain => "T34",
     /// A lost reply of remove is run again on whatever has the id.
     RemoveRunAgain => "T34",
     /// A lost reply of set_deps is run again over a later edit.
@@ -399,6 +411,8 @@ wrong_judges! {
     PinNamesItself => "T39",
     /// A refused reopen names the last one that has begun, and moves with each.
     PinNamesLast => "T39",
+    /// A task that cannot be reopened any more is explained as any other that has ended.
+    ExplainForgetsPin => "T39",
     /// Only the first of the ends on which a task rests is kept.
     PinsOne => "T39",
     /// Only what a task rests on by the rule failed is kept.

@@ -118,7 +118,12 @@ impl Below {
                         format!("held by {owner}{until}")
                     }
                     Standing::NotYet { until } => format!("rests until {until}"),
+                    // What is skipped is no cause: whoever waits for it is skipped himself, once the others have ended.
+                    Standing::Ended { state: State::Skipped } => return None,
                     Standing::Ended { state } => state.to_string(),
+                    Standing::Pinned { state, dependent } => {
+                        format!("{state}, and stays so, for {dependent} has begun because of that")
+                    }
                     Standing::Exhausted => "has no attempts left".into(),
                     Standing::Skippable => "can never begin, and is to be skipped".into(),
                     _ => "cannot be claimed".into(),
@@ -126,6 +131,17 @@ impl Below {
             ))
         });
         found.chain(self.missing.iter().map(|id| (id, "missing: there is no such task".to_owned())))
+    }
+}
+
+/// Whether a task that others wait for has ended in a way that does not count for them, and might come to another end. What is done or
+/// skipped is so for ever.
+fn is_stuck(standing: &Standing) -> bool {
+    match standing {
+        Standing::Ended { state } | Standing::Pinned { state, .. } => {
+            matches!(state, State::Failed | State::Cancelled)
+        }
+        _ => false,
     }
 }
 
@@ -142,6 +158,7 @@ impl Explained<'_> {
         match self.standing {
             Standing::Claimable => "claimable",
             Standing::Ended { .. } => "ended",
+            Standing::Pinned { .. } => "pinned",
             Standing::Held { .. } => "held",
             Standing::NotYet { .. } => "not_yet",
             Standing::Blocked { .. } => "blocked",
@@ -167,11 +184,13 @@ impl Explained<'_> {
             Standing::Held { .. } => Shown::Running,
             // As `standings` has it, until somebody has written it.
             Standing::Skippable => Shown::Waiting,
-            Standing::Ended { state } => Shown::of_state(*state).unwrap_or(Shown::Unknown),
-            Standing::Blocked { failed, missing, .. } => {
-                let hopeless = |standing: &Standing| matches!(standing, Standing::Ended { state } if *state != State::Done);
-                let below = self.below.found.values().any(hopeless) || !self.below.missing.is_empty();
-                if below || !failed.is_empty() || !missing.is_empty() {
+            Standing::Ended { state } | Standing::Pinned { state, .. } => {
+                Shown::of_state(*state).unwrap_or(Shown::Unknown)
+            }
+            Standing::Blocked { missing, .. } => {
+                // What can never come to what its rule wants blocks nobody: the task is skipped once the others have ended.
+                let stuck = self.below.found.values().any(is_stuck);
+                if stuck || !self.below.missing.is_empty() || !missing.is_empty() {
                     Shown::Blocked
                 } else {
                     Shown::Waiting
@@ -235,6 +254,13 @@ impl Explained<'_> {
                     help.push(format!("`coord reopen {own}` opens it again"));
                 }
             }
+            Standing::Pinned { state, dependent } => {
+                lines.push(format!("{id} has ended: {state}{outcome}"));
+                lines.push(format!("it stays so, for {dependent} has begun because of that"));
+                help.push(format!(
+                    "`coord remove {own}` removes it once no task names it any more; it can be added again then"
+                ));
+            }
             Standing::Exhausted => {
                 lines.push(format!("{id} has no attempts left, and the last one ended without an answer"));
                 lines.push("whoever looks for a task next makes it a failed one".into());
@@ -270,12 +296,16 @@ impl Explained<'_> {
             output::tasks(self.task.deps.len())
         ));
         let mut named = Vec::new();
-        for (ids, what) in
-            [(failed, "cannot become done by itself"), (missing, "is missing"), (pending, "has not ended")]
-        {
-            named.extend(ids.iter().map(|id| format!("  {id} {what}")));
-        }
+        let never = |id: &&TaskId| self.below.found.get(*id).is_some_and(|standing| !is_stuck(standing));
+        let (never, failed): (Vec<&TaskId>, Vec<&TaskId>) = failed.iter().partition(never);
+        named.extend(failed.iter().map(|id| format!("  {id} cannot come to what is wanted by itself")));
+        named.extend(never.iter().map(|id| format!("  {id} can never come to what is wanted")));
+        named.extend(missing.iter().map(|id| format!("  {id} is missing")));
+        named.extend(pending.iter().map(|id| format!("  {id} has not ended")));
         list(lines, named);
+        if !never.is_empty() {
+            lines.push("so it never begins: it is skipped once the others have ended".into());
+        }
         let causes: Vec<(&TaskId, String)> = self.below.causes().collect();
         lines.push("in the end it waits for:".into());
         list(lines, causes.iter().map(|(id, why)| format!("  {id}: {why}")).collect());
@@ -295,6 +325,13 @@ impl Explained<'_> {
             let some = hopeless.iter().take(NAMED).cloned().collect::<Vec<_>>().join(" ");
             help.push(format!(
                 "`coord reopen {some}` opens what failed again, `coord show` tells why it failed"
+            ));
+        }
+        let pinned =
+            self.below.found.iter().filter(|(_, standing)| matches!(standing, Standing::Pinned { .. }));
+        for (id, _) in pinned.take(NAMED) {
+            help.push(format!(
+                "{id} cannot be reopened: what waits for it needs other dependencies, or {id} has to be removed and added again"
             ));
         }
     }

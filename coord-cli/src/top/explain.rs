@@ -29,7 +29,9 @@ pub(crate) fn explain(model: &Model, id: &TaskId) -> Vec<String> {
         _ => lines.push(sentence(&status(model, task, standing))),
     }
     match task.state {
-        State::Failed | State::Cancelled if !model.read_only => lines.push("r opens it again.".into()),
+        State::Failed | State::Cancelled if !model.read_only => {
+            lines.push("r opens it again, unless another task has begun because of that end.".into());
+        }
         State::Unknown(_) => {
             lines.push("A newer coord has written it; it is never claimed by this one.".into())
         }
@@ -77,11 +79,30 @@ fn open(model: &Model, task: &Task, standing: Standing, lines: &mut Vec<String>)
         }
         return;
     }
-    lines.push(format!("It waits for {} of its {}:", undone.len(), deps(task.deps.len())));
-    for dep in undone.iter().take(NAMED) {
-        lines.push(format!("  {}", standing_of(model, dep)));
+    let is_never = |id: &&TaskId| {
+        let dep = task.deps.iter().find(|dep| dep.id == **id);
+        let state = model.find(id).map(|(found, _)| found.state);
+        dep.zip(state).is_some_and(|(dep, state)| dep.rule.verdict(state) == Some(false))
+    };
+    let (never, undone): (Vec<&TaskId>, Vec<&TaskId>) = undone.into_iter().partition(is_never);
+    if !never.is_empty() {
+        let when =
+            if undone.is_empty() { "by whoever looks for a task next" } else { "once the others have ended" };
+        lines.push(format!(
+            "It never begins, and is skipped {when}, for these ended otherwise than it needs:"
+        ));
+        for dep in never.iter().take(NAMED) {
+            lines.push(format!("  {}", standing_of(model, dep)));
+        }
+        more(lines, never.len());
     }
-    more(lines, undone.len());
+    if !undone.is_empty() {
+        lines.push(format!("It waits for {} of its {}:", undone.len(), deps(task.deps.len())));
+        for dep in undone.iter().take(NAMED) {
+            lines.push(format!("  {}", standing_of(model, dep)));
+        }
+        more(lines, undone.len());
+    }
     if standing == Standing::Blocked {
         let causes = causes(model, task);
         let indirect: Vec<&TaskId> = causes.into_iter().filter(|id| !undone.contains(id)).collect();

@@ -73,7 +73,18 @@ const fn columns(tab: Tab) -> &'static [Column] {
         Tab::Blocked => {
             const { &[text("TASK", 6, 40, 0), number("PRIO", 4, 2), text("BY", 9, 60, 1), text("TITLE", 8, 60, 3)] }
         }
-        Tab::Failed | Tab::Cancelled => {
+        Tab::Cancelled => {
+            const {
+                &[
+                    text("TASK", 6, 40, 0),
+                    number("AGO", 6, 2),
+                    number("TRIES", 5, 3),
+                    text("STATE", 9, 9, 1),
+                    text("TITLE", 8, 60, 4),
+                ]
+            }
+        }
+        Tab::Failed => {
             const {
                 &[
                     text("TASK", 6, 40, 0),

@@ -6,7 +6,7 @@ mod screens;
 use std::time::Duration;
 
 use coord_core::Timestamp;
-use coord_core::board::{AgentId, LeaseInfo, Outcome, State, Task, TaskId};
+use coord_core::board::{AgentId, Dep, LeaseInfo, Outcome, Rule, State, Task, TaskId};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};

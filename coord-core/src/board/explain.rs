@@ -3,6 +3,7 @@
 use super::BoardError;
 use super::adapter::BoardAdapter;
 use super::claim::{Claiming, Found};
+use super::record::{head_key, read_head};
 use super::task::{AgentId, ClaimRequest, State, TaskId};
 use crate::backend::Backend;
 use crate::cas::{Fate, Judge, Pending, Step, View};
@@ -15,10 +16,17 @@ use crate::key::Key;
 pub enum Standing {
     /// It can be claimed.
     Claimable,
-    /// It has ended.
+    /// It has ended. If it failed or was cancelled, it can be reopened.
     Ended {
         /// How.
         state: State,
+    },
+    /// It has failed or was cancelled, and cannot be reopened, for another task has begun because of that.
+    Pinned {
+        /// How it has ended.
+        state: State,
+        /// The task that has begun, the first one if there are several. It may have been removed since.
+        dependent: TaskId,
     },
     /// Somebody holds it.
     Held {
@@ -51,24 +59,33 @@ pub enum Standing {
 }
 
 /// A claim that writes nothing.
-struct Explaining<'a>(Claiming<'a>);
+struct Explaining<'a> {
+    id: &'a TaskId,
+    claiming: Claiming<'a>,
+}
 
 impl Judge for Explaining<'_> {
     type Answer = Standing;
     type Error = BoardError;
 
     fn keys(&self) -> Vec<Key> {
-        self.0.keys()
+        self.claiming.keys()
     }
 
     fn judge(&mut self, view: &View<'_>) -> Result<Step<Standing>, BoardError> {
-        let standing = match self.0.judge(view) {
+        let standing = match self.claiming.judge(view) {
             Ok(Step::Read(keys)) => return Ok(Step::Read(keys)),
             Ok(Step::List(range)) => return Ok(Step::List(range)),
             Ok(Step::Commit(_, Found::Failed)) => Standing::Exhausted,
             Ok(Step::Commit(_, Found::Skipped)) => Standing::Skippable,
             Ok(Step::Commit(..) | Step::Answer(_)) => Standing::Claimable,
-            Err(BoardError::Terminal { state }) => Standing::Ended { state },
+            Err(BoardError::Terminal { state }) => {
+                let head = read_head(self.id, view.entry(&head_key(self.id))?)?;
+                match head.and_then(|head| head.pinned_by) {
+                    Some(dependent) => Standing::Pinned { state, dependent },
+                    None => Standing::Ended { state },
+                }
+            }
             Err(BoardError::Taken { owner, until, fence }) => Standing::Held { owner, until, fence },
             Err(BoardError::NotYet { until }) => Standing::NotYet { until },
             Err(BoardError::Blocked { pending, failed, missing }) => {
@@ -85,11 +102,11 @@ impl Judge for Explaining<'_> {
     }
 
     fn conflict(&self, attempts: u32) -> BoardError {
-        self.0.conflict(attempts)
+        self.claiming.conflict(attempts)
     }
 
     fn unknown(&self) -> BoardError {
-        self.0.conflict(0)
+        self.claiming.conflict(0)
     }
 }
 
@@ -97,6 +114,6 @@ impl<B: Backend> BoardAdapter<B> {
     pub(super) async fn explain_task(&self, id: &TaskId) -> Result<Standing, BoardError> {
         id.validate()?;
         let (agent, request) = (AgentId::unchecked("explain"), ClaimRequest::forever());
-        self.run(&mut Explaining(Claiming::new(id, &agent, &request, None))).await
+        self.run(&mut Explaining { id, claiming: Claiming::new(id, &agent, &request, None) }).await
     }
 }

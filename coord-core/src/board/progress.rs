@@ -104,6 +104,12 @@ impl Judge for Telling<'_> {
         if told.as_ref() == Some(&pending.answer) {
             return Ok(Fate::Applied(pending.answer.clone()));
         }
+        // With the task its progress is gone too: where this is another life of the id, nobody can tell any more whether it was told.
+        let head = head_key(self.id);
+        let life = view.entry(&head)?.version().incarnation();
+        if pending.asserted(&head).is_none_or(|before| before.incarnation() != life) {
+            return Ok(Fate::Lost);
+        }
         // Somebody has told something since, perhaps after this was told.
         if pending.asserted(&own) != Some(entry.version()) {
             return Ok(Fate::Lost);

@@ -114,9 +114,10 @@ impl OneKeyBoard {
     }
 
     /// Skips whatever can never begin, in the same transaction as what made it so.
-    pub(super) fn skip_all(&self, whole: &mut Whole, time: Time) {
+    pub(super) fn skip_all(&self, whole: &mut Whole, time: Time) -> Vec<TaskId> {
+        let mut skipped = Vec::new();
         if self.is(WrongJudge::ImpossibleBlocks) {
-            return;
+            return skipped;
         }
         let mut next: VecDeque<TaskId> = whole
             .tasks
@@ -125,7 +126,7 @@ impl OneKeyBoard {
             .map(|(id, _)| id.clone())
             .collect();
         if next.is_empty() {
-            return;
+            return skipped;
         }
         let mut dependents: BTreeMap<TaskId, Vec<TaskId>> = BTreeMap::new();
         for (id, record) in &whole.tasks {
@@ -151,7 +152,9 @@ impl OneKeyBoard {
                 self.note(record, Verb::Skip, None, None, "");
             }
             next.extend(dependents.remove(&id).unwrap_or_default());
+            skipped.push(id);
         }
+        skipped
     }
 
     /// What this task rests on from now on is not reopened any more.

@@ -141,7 +141,15 @@ impl OneKeyBoard {
 
     pub(super) async fn explain_task(&self, id: &TaskId) -> Result<Standing, BoardError> {
         let id = self.ident(id)?;
-        let standing = self.would_be(&self.read().await?, &id)?;
+        let read = self.read().await?;
+        let standing = self.would_be(&read, &id)?;
+        let pinned_by = read.whole.tasks.get(&id).and_then(|record| record.pinned_by.clone());
+        let standing = match (standing, pinned_by) {
+            (Standing::Ended { state }, Some(dependent)) if !self.is(WrongJudge::ExplainForgetsPin) => {
+                Standing::Pinned { state, dependent }
+            }
+            (standing, _) => standing,
+        };
         Ok(match standing {
             Standing::Blocked { mut pending, failed, missing } if self.is(WrongJudge::ExplainHidesFailed) => {
                 pending.extend(failed);

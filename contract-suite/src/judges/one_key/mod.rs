@@ -17,8 +17,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use coord_core::board::{
     Added, AgentId, Archive, ArchiveReport, Awaited, Board, BoardError, Claim, ClaimRequest, Dep,
-    ExtendedBoard, Filter, History, Lease, Outcome, Plan, PlanReport, Problem, RepairReport, Standing, Task,
-    TaskId, TaskPage, TaskSpec, Verb,
+    ExtendedBoard, Filter, History, Lease, Outcome, Plan, PlanReport, Problem, RepairReport, Standing, State,
+    Task, TaskId, TaskPage, TaskSpec, Verb,
 };
 use coord_core::{Backend, Bytes, Clock, OperationId, Timestamp, Token, Txn, TxnOutcome, Version, limits};
 
@@ -190,6 +190,8 @@ impl OneKeyBoard {
         // The try whose outcome is unknown, and the answer that it would give.
         let mut unknown: Option<(Txn, Version, Answer)> = None;
         let mut was_unknown = false;
+        // What wrong judges remember of it.
+        let (mut sent, mut skipped) = (None, Vec::new());
         for attempt in 0..TRIES {
             if attempt > 0 {
                 self.clock.sleep(backoff(operation, attempt)).await;
@@ -214,7 +216,12 @@ impl OneKeyBoard {
                 if self.runs_again(&call, &unknown) {
                     unknown = None;
                 } else if read.version == *base {
-                    let (txn, answer) = (txn.clone(), answer.clone());
+                    let (mut txn, answer) = (txn.clone(), answer.clone());
+                    if let (Some(whole), Verb::Claim) = (&sent, call.verb) {
+                        read.whole = Whole::clone(whole);
+                        edges::unpin(&mut read.whole, &call.id);
+                        txn = self.replace(&call, &read)?;
+                    }
                     match self.value.backend.txn(&txn).await {
                         Ok(TxnOutcome::Applied) => return Ok(answer),
                         // Rejected: the first try has arrived, or a rival has. The next look tells.
@@ -241,7 +248,14 @@ impl OneKeyBoard {
                     return Err(error);
                 }
             };
-            self.skip_all(&mut read.whole, read.time);
+            let skipped_now = self.skip_all(&mut read.whole, read.time);
+            for id in skipped.drain(..) {
+                let open = read.whole.tasks.get_mut(&id).filter(|record| record.state == State::Open);
+                if let Some(record) = open {
+                    record.unclaim(State::Skipped);
+                    record.touch(read.time.at(record.touched));
+                }
+            }
             read.whole.log.push_back(Logged { operation, answer: answer.clone() });
             while read.whole.log.len() > LOG {
                 read.whole.log.pop_front();
@@ -262,6 +276,12 @@ impl OneKeyBoard {
                         return Ok(answer);
                     }
                     was_unknown = true;
+                    if self.is(WrongJudge::PinForgottenOnResend) {
+                        sent = Some(read.whole);
+                    }
+                    if self.is(WrongJudge::SkipRunAgain) {
+                        skipped = skipped_now;
+                    }
                     unknown = Some((txn, read.version, answer));
                 }
                 Err(error) => return Err(error.into()),
@@ -279,6 +299,9 @@ impl OneKeyBoard {
                     Verb::SetDeps => self.is(WrongJudge::SetDepsRunAgain),
                     Verb::Add => self.is(WrongJudge::AddRunAgain),
                     Verb::Cancel => self.is(WrongJudge::CancelRunAgain),
+                    Verb::Reopen => self.is(WrongJudge::ReopenRunAgain),
+                    Verb::Progress => self.is(WrongJudge::ProgressRunAgain),
+                    Verb::Archive => self.is(WrongJudge::ArchiveRunAgain),
                     _ => false,
                 })
     }

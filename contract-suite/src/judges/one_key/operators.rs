@@ -45,6 +45,7 @@ impl OneKeyBoard {
             Some(WrongJudge::PinOfBefore) => self.read().await?.whole.tasks.get(&id).cloned(),
             _ => None,
         };
+        let mut first_pin: Option<Option<TaskId>> = None;
         self.run(Call::new(Verb::Reopen, &id, None), |whole, time| {
             let named = whole
                 .tasks
@@ -62,7 +63,9 @@ impl OneKeyBoard {
                 }
                 _ => {}
             }
+            let first_pin = first_pin.get_or_insert_with(|| task.pinned_by.clone());
             let pinned_by = match self.wrong {
+                Some(WrongJudge::PinOfFirstLook) => first_pin.clone(),
                 Some(WrongJudge::ReopenIgnoresPin) => None,
                 Some(WrongJudge::PinOfBefore) => early.as_ref().and_then(|task| task.pinned_by.clone()),
                 Some(WrongJudge::PinnedByName) => named,

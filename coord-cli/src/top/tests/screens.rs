@@ -57,6 +57,44 @@ fn what_the_other_lists_tell() {
 }
 
 #[test]
+fn what_was_skipped_is_told_from_what_was_cancelled() {
+    let mut tasks = mixed();
+    tasks.push(task("tidy", State::Skipped, &["done"]));
+    let mut model = model(tasks);
+    key(&mut model, '6');
+    let shown = screen(&mut model, 60, 17);
+    let row = |name: &str| shown.iter().find(|line| line.starts_with(name)).cloned().unwrap_or_default();
+    assert!(shown.iter().any(|line| line.starts_with("TASK") && line.contains("STATE")), "{shown:?}");
+    assert!(row("old").contains("cancelled") && !row("old").contains("skipped"), "{shown:?}");
+    assert!(row("tidy").contains("skipped") && !row("tidy").contains("cancelled"), "{shown:?}");
+    // On the narrowest screen too.
+    let narrow = screen(&mut model, 24, 17).join("\n");
+    assert!(narrow.contains("skipped") && narrow.contains("cancelled"), "{narrow}");
+}
+
+#[test]
+fn what_can_never_begin_is_not_told_to_wait_for_what_has_ended() {
+    let mut tasks = mixed();
+    let mut tidy = task("tidy", State::Open, &[]);
+    tidy.deps.push(Dep::on(id("done"), Rule::Failed));
+    let mut later = tidy.clone();
+    (later.id, later.deps) = (id("tidy later"), vec![Dep::on(id("done"), Rule::Failed), id("build").into()]);
+    tasks.extend([tidy, later]);
+    let mut model = model(tasks);
+    keys(&mut model, "3");
+    let mut explain = |name: &str| {
+        model.mode = Mode::Explain { id: id(name), scroll: 0 };
+        wide(&mut model)
+    };
+    let shown = explain("tidy");
+    assert!(shown.contains("It never begins, and is skipped by whoever looks"), "{shown}");
+    assert!(!shown.contains("It waits for"), "{shown}");
+    let shown = explain("tidy later");
+    assert!(shown.contains("is skipped once the others have ended"), "{shown}");
+    assert!(shown.contains("It waits for 1 of its 2 dependencies"), "{shown}");
+}
+
+#[test]
 fn an_empty_board_and_one_that_was_not_listed_yet() {
     let mut model = Model::new("demo", "sqlite:x.db", false);
     let shown = wide(&mut model);
