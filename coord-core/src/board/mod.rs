@@ -238,8 +238,9 @@ pub trait ExtendedBoard: Board {
     /// [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost) if another claim stands.
     async fn revoke(&self, id: &TaskId, fence: u64) -> Result<(), BoardError>;
 
-    /// Claims the first task that can be claimed: the highest priority, and within it the first in line. `None` if there is none. Where
-    /// others look at the same time, each gets another one near the front.
+    /// Claims the first task that can be claimed: the highest priority, and within it the first in line. Where others look at the same time,
+    /// each gets another one near the front. `None` if there is none; also if what could be claimed kept changing while it was looked for,
+    /// so whoever works on looks again.
     ///
     /// On a quiet board above a store it costs three short listings side by side, a snapshot and a transaction, and one snapshot more if
     /// the task has dependencies, however many other tasks there are: five or six calls, three or four of them one after the other.

@@ -179,7 +179,7 @@ fn a_task_is_explained_in_the_order_in_which_a_claim_is_judged() {
         ("4", "  deploy: is blocked itself"),
         ("4", "  compile: failed 30s ago: exit 3 after 1.20s"),
         ("5", "Failed 30s ago: exit 3 after 1.20s."),
-        ("5", "r opens it again."),
+        ("5", "r opens it again, unless another task has begun because of that end."),
         ("5", "1 task that it holds up directly."),
         ("7", "Done 30s ago."),
     ] {
