@@ -16,7 +16,7 @@ use crate::{ensure, ensure_eq, ensure_matches, fail};
 pub(crate) const CLAUSES: &[Clause] = &[Clause {
     id: "T41",
     layer: Layer::Board,
-    promise: "history: every change of a task but renewals once, with when, by whom, from whom, fence and attempts, the last \
+    promise: "history: every change of a task but renewals and pins once, with when, by whom, from whom, fence and attempts, the last \
               32 of them; nothing of what is refused or answered again, no token; gone with the task; a history that cannot \
               be read stops no verb, and begins anew",
     needs: Needs::NOTHING,

@@ -300,7 +300,8 @@ pub trait ExtendedBoard: Board {
     /// [`TooLarge`](BoardError::TooLarge), [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost).
     async fn progress(&self, id: &TaskId, token: &Token, text: &str) -> Result<(), BoardError>;
 
-    /// The last things that happened to a task, renewals aside. Gone with the task.
+    /// The last things that happened to a task. Renewals are not told, nor that a dependent has begun because of the end of this task. Gone with
+    /// the task.
     ///
     /// # Errors
     /// [`NotFound`](BoardError::NotFound).
