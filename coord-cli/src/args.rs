@@ -258,14 +258,14 @@ pub(crate) struct LeaseArgs {
 /// Which tasks, by their labels.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FilterArgs {
-    /// Only tasks that have this label; several times: all of them
-    #[arg(long = "label", value_name = "LABEL")]
+    /// Only tasks that have all of these labels, with commas between them or several times
+    #[arg(long = "label", value_name = "LABEL", value_delimiter = ',')]
     pub(crate) labels: Vec<String>,
-    /// Only tasks that have at least one of these labels
-    #[arg(long = "any-label", value_name = "LABEL")]
+    /// Only tasks that have at least one of these labels, with commas between them or several times
+    #[arg(long = "any-label", value_name = "LABEL", value_delimiter = ',')]
     pub(crate) any_of: Vec<String>,
-    /// Only tasks that have none of these labels
-    #[arg(long = "no-label", value_name = "LABEL")]
+    /// Only tasks that have none of these labels, with commas between them or several times
+    #[arg(long = "no-label", value_name = "LABEL", value_delimiter = ',')]
     pub(crate) none_of: Vec<String>,
 }
 
@@ -304,6 +304,9 @@ pub(crate) struct WorkerArgs {
     /// End after so many tasks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_tasks: Option<u64>,
+    /// After a signal to end, how long running tasks may go on before they are stopped and released; by default until they have ended
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
     /// The name under which it claims; by default the host's and the process's
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,

@@ -10,6 +10,7 @@ use coord_core::{Clock, SystemClock, Timestamp};
 use crate::args::RunArgs;
 use crate::commands::add::{AddedPlan, add_plan};
 use crate::control::Signals;
+use crate::effects::word;
 use crate::failure::{Failure, exit};
 use crate::output::{self, Format};
 use crate::pool::{End, Heard, Pool, Recipe, Running, Secret};
@@ -107,8 +108,11 @@ async fn reopen(opened: &OpenBoard, board: &BoardView<'_>) -> Result<usize, Fail
             match opened.board.reopen(&task.id).await {
                 Ok(()) => count += 1,
                 Err(BoardError::HasDependents { dependent }) => output::note(&output::clean(&format!(
-                    "{} stays {}, for {dependent} has begun because of that",
-                    task.id, task.state
+                    "{} stays {}, for {dependent} has begun because of that; to run it anew, remove it with all that depend on it \
+                     (`coord remove {} --dependents`) and run the plan again",
+                    task.id,
+                    task.state,
+                    word(task.id.as_str())
                 ))),
                 Err(error) => {
                     let context = format!("the task {} cannot be opened again", task.id);

@@ -125,9 +125,9 @@ impl Summary<'_> {
         text
     }
 
-    /// How many tasks had more than one attempt, of those that may have it.
+    /// How many tasks had more than one attempt: after a failure, or because a worker died.
     fn retried(&self) -> usize {
-        self.tasks.iter().filter(|(task, _)| task.retry.is_some() && task.attempts > 1).count()
+        self.tasks.iter().filter(|(task, _)| task.attempts > 1).count()
     }
 
     /// The open tasks that rest after a failure, or may not begin yet, and until when.

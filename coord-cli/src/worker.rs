@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &WorkerArgs) -> Result<u8, Failure> {
         .lease(ttl)
         .look(LOOK.0, LOOK.1)
         // Whoever asks for more patience than the commands have asks a second time.
-        .grace(Duration::MAX)
+        .grace(args.grace.unwrap_or(Duration::MAX))
         .notice(NOTICE)
         .settle_for(ttl.saturating_mul(3))
         .outage(OUTAGE)

@@ -130,7 +130,10 @@ run = 'true'
     // What has begun because it failed keeps it from being reopened.
     let build = explain("build");
     assert!(build.contains("it stays so, for clean up has begun because of that"), "{build}");
-    assert!(build.contains("`coord remove 'build'`") && !build.contains("coord reopen"), "{build}");
+    assert!(
+        build.contains("`coord remove 'build' --dependents`") && !build.contains("coord reopen"),
+        "{build}"
+    );
     assert_eq!(
         (json("build")["why"].as_str(), json("build")["task"]["standing"].as_str()),
         (Some("pinned"), Some("failed"))

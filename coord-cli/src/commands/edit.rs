@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::ids;
 use crate::args::{BoardArgs, IdsArgs, ReleaseArgs};
+use crate::effects::word;
 use crate::failure::{Failure, exit};
 use crate::output::{self, Format};
 use crate::store::OpenBoard;
@@ -26,7 +27,9 @@ pub(crate) async fn reopen(args: &IdsArgs) -> Result<u8, Failure> {
         let result = edit.opened.board.reopen(&id).await;
         let told = result.map(|()| "open").map_err(|error| match error {
             BoardError::HasDependents { dependent } => Failure::failed(format!(
-                "it stays as it is, for {dependent} has begun because it ended so; remove it and add it again to run it anew"
+                "it stays as it is, for {dependent} has begun because it ended so; to run it anew, remove it with all that depend on it \
+                 (`coord remove {} --dependents`) and add them again",
+                word(id.as_str())
             )),
             error => error.into(),
         });
@@ -68,6 +71,7 @@ struct Edit {
     results: Vec<Value>,
     lines: Vec<String>,
     code: u8,
+    changed: bool,
 }
 
 impl Edit {
@@ -75,12 +79,21 @@ impl Edit {
         let ids = ids(texts)?;
         let opened = args.store.store().existing_board(args.board.as_ref()).await?;
         let format = args.store.format;
-        Ok(Edit { opened, format, ids, results: Vec::new(), lines: Vec::new(), code: exit::OK })
+        Ok(Edit {
+            opened,
+            format,
+            ids,
+            results: Vec::new(),
+            lines: Vec::new(),
+            code: exit::OK,
+            changed: false,
+        })
     }
 
     fn note(&mut self, id: &TaskId, result: Result<&'static str, Failure>) {
         match result {
             Ok(now) => {
+                self.changed = true;
                 self.results.push(json!({ "id": id.as_str(), "result": now }));
                 self.lines.push(format!("{id}: {now}"));
             }
@@ -92,6 +105,7 @@ impl Edit {
         }
     }
 
+    /// Where something was changed the rest has failed, whatever was wrong with it: the codes of refusals say that nothing was.
     fn report(self) -> u8 {
         match self.format {
             Format::Json => {
@@ -103,6 +117,6 @@ impl Edit {
                 }
             }
         }
-        self.code
+        if self.changed && self.code != exit::OK { exit::FAILED } else { self.code }
     }
 }

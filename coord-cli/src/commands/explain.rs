@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use coord_core::board::{BoardError, Standing, State, Task, TaskId};
+use coord_core::board::{BoardError, Dep, Standing, State, Task, TaskId};
 use coord_core::{Clock as _, SystemClock, Timestamp};
 use serde_json::{Value, json};
 
 use super::{outcome_text, task_json};
 use crate::args::ExplainArgs;
-use crate::definition::seconds;
+use crate::definition::{Definition, seconds};
 use crate::effects::word;
 use crate::failure::{Failure, exit};
 use crate::output::{self, Format};
@@ -31,8 +31,12 @@ pub(crate) async fn run(args: &ExplainArgs) -> Result<u8, Failure> {
         }
         _ => Below::default(),
     };
+    let never = match task.state {
+        State::Skipped => never(&opened, &task).await?,
+        _ => Vec::new(),
+    };
     let now = opened.time().await?.unwrap_or_else(|| SystemClock::new().now());
-    let explained = Explained { task: &task, standing: &standing, below: &below, now };
+    let explained = Explained { task: &task, standing: &standing, below: &below, never: &never, now };
     let (lines, help) = explained.text();
     match args.board.store.format {
         Format::Json => {
@@ -145,10 +149,30 @@ fn is_stuck(standing: &Standing) -> bool {
     }
 }
 
+/// The dependencies that a skipped task can never have as its rules want them, each with how it has ended.
+async fn never(opened: &OpenBoard, task: &Task) -> Result<Vec<(Dep, State)>, Failure> {
+    let mut never = Vec::new();
+    for dep in task.deps.iter().take(LOOKED_AT) {
+        match opened.board.get(&dep.id).await {
+            Ok(found) if dep.rule.verdict(found.state) == Some(false) => {
+                never.push((dep.clone(), found.state))
+            }
+            Ok(_) | Err(BoardError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(never)
+}
+
+fn never_text(dep: &Dep, state: State) -> String {
+    format!("  {} is {state}, and it was to be {}", dep.id, dep.rule)
+}
+
 struct Explained<'a> {
     task: &'a Task,
     standing: &'a Standing,
     below: &'a Below,
+    never: &'a [(Dep, State)],
     now: Timestamp,
 }
 
@@ -250,15 +274,16 @@ impl Explained<'_> {
             Standing::Ended { state: State::Done } => lines.push(format!("{id} is done{outcome}")),
             Standing::Ended { state } => {
                 lines.push(format!("{id} has ended: {state}{outcome}"));
+                list(&mut lines, self.never.iter().map(|(dep, state)| never_text(dep, *state)).collect());
                 if matches!(state, State::Failed | State::Cancelled) {
-                    help.push(format!("`coord reopen {own}` opens it again"));
+                    self.reopen(&own, &outcome, &mut help);
                 }
             }
             Standing::Pinned { state, dependent } => {
                 lines.push(format!("{id} has ended: {state}{outcome}"));
                 lines.push(format!("it stays so, for {dependent} has begun because of that"));
                 help.push(format!(
-                    "`coord remove {own}` removes it once no task names it any more; it can be added again then"
+                    "`coord remove {own} --dependents` removes it with all that depend on it; added again, they run anew"
                 ));
             }
             Standing::Exhausted => {
@@ -281,6 +306,27 @@ impl Explained<'_> {
             lines.push(format!("attempt {} of {}; {left} left", self.task.attempts, retry.attempts));
         }
         (lines, help)
+    }
+
+    /// What helps a task that has failed or was cancelled.
+    fn reopen(&self, own: &str, outcome: &str, help: &mut Vec<String>) {
+        match Definition::from_payload(&self.task.payload).ok().and_then(|definition| definition.effect) {
+            Some(effect) if outcome.starts_with(": uncertain") => {
+                let key = word(&effect.key);
+                help.push(format!(
+                    "`coord effect show {key}` tells what is known of its action, and how to say whether it was done"
+                ));
+                help.push(format!(
+                    "after that `coord reopen {own}` opens it again; before, it only fails again"
+                ));
+            }
+            Some(effect) => help.push(format!(
+                "`coord reopen {own}` opens it again, and then it is told once more what came of its action; \
+                 `coord effect forget {}` before that lets the action be done again",
+                word(&effect.key)
+            )),
+            None => help.push(format!("`coord reopen {own}` opens it again")),
+        }
     }
 
     fn blocked(

@@ -1,6 +1,6 @@
 //! `coord show`.
 
-use coord_core::board::{Task, TaskId};
+use coord_core::board::{State, Task, TaskId};
 use serde_json::json;
 
 use super::{outcome_text, task_json};
@@ -33,7 +33,8 @@ pub(crate) async fn run(args: &ShowArgs) -> Result<u8, Failure> {
         .collect();
     let dependents: Vec<&str> =
         tasks.iter().filter(|task| task.depends_on(&id)).map(|task| task.id.as_str()).collect();
-    let log = opened.logs.latest(&id);
+    // What was skipped never began: whatever is there is of an earlier life.
+    let log = if task.state == State::Skipped { None } else { opened.logs.latest(&id) };
     let output = log.as_ref().and_then(|path| last_lines(path, args.tail).ok());
     match args.board.store.format {
         Format::Json => {

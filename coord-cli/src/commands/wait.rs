@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{ids, outcome_text, task_json};
 use crate::args::WaitArgs;
+use crate::effects::word;
 use crate::failure::{Failure, exit};
 use crate::output::{self, Format};
 use crate::standing::{Counts, Standing, standings};
@@ -18,6 +19,11 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// How long the store may fail before the wait is given up, and how long it is left alone then.
 const OUTAGE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long it is waited until it is looked whether it is waited in vain, and how long at most until that is done again.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_secs(60);
+/// The most tasks that are named.
+const NAMED: usize = 12;
 
 /// `coord wait`.
 pub(crate) async fn run(args: &WaitArgs) -> Result<u8, Failure> {
@@ -39,7 +45,7 @@ pub(crate) async fn run(args: &WaitArgs) -> Result<u8, Failure> {
     if args.idle { idle(args, &opened, come).await } else { ended(args, &opened, &ids, come).await }
 }
 
-/// Waits until then. A store that fails for a while is borne.
+/// Waits until then. A store that fails for a while is borne, and what will not come by itself is said.
 async fn wait(
     opened: &OpenBoard,
     clock: &SystemClock,
@@ -47,13 +53,22 @@ async fn wait(
     end: Duration,
 ) -> Result<bool, Failure> {
     let mut failing_since = None;
+    let mut patience = Some(FIRST_LOOK);
     loop {
         let began = clock.monotonic();
-        let error = match opened.board.wait(awaited, end.saturating_sub(began)).await {
-            Ok(come) => return Ok(come),
-            Err(BoardError::Backend(error)) if error.is_retryable() || error.is_indeterminate() => error,
-            Err(error) => return Err(error.into()),
-        };
+        let left = end.saturating_sub(began);
+        let error =
+            match opened.board.wait(awaited, patience.map_or(left, |patience| patience.min(left))).await {
+                Ok(false) if clock.monotonic() < end => {
+                    let said = warn(opened, awaited).await?;
+                    patience =
+                        patience.filter(|_| !said).map(|patience| patience.saturating_mul(2).min(LOOK));
+                    continue;
+                }
+                Ok(come) => return Ok(come),
+                Err(BoardError::Backend(error)) if error.is_retryable() || error.is_indeterminate() => error,
+                Err(error) => return Err(error.into()),
+            };
         // It may have worked until just now.
         let now = clock.monotonic();
         if now.saturating_sub(began) > AGAIN.saturating_mul(5) {
@@ -67,6 +82,28 @@ async fn wait(
         }
         clock.sleep(AGAIN.min(end - now)).await;
     }
+}
+
+/// Says of the tasks that are waited for which of them wait behind something that failed, and whether there are any.
+async fn warn(opened: &OpenBoard, awaited: &Awaited) -> Result<bool, Failure> {
+    let ids: Vec<&TaskId> = match awaited {
+        Awaited::Ended(id) => vec![id],
+        Awaited::AnyEnded(ids) => ids.iter().collect(),
+        _ => return Ok(false),
+    };
+    let tasks = opened.list().await?;
+    let standings = standings(&tasks);
+    let stands = |id: &TaskId| tasks.iter().position(|task| task.id == *id).map(|place| standings[place]);
+    if ids.is_empty() || !ids.iter().all(|id| stands(id) == Some(Standing::Blocked)) {
+        return Ok(false);
+    }
+    for id in ids.into_iter().take(NAMED) {
+        output::note(&output::clean(&format!(
+            "{id} waits behind something that failed, and does not end by itself; `coord explain {}` tells what helps",
+            word(id.as_str())
+        )));
+    }
+    Ok(true)
 }
 
 async fn ended(args: &WaitArgs, opened: &OpenBoard, ids: &[TaskId], come: bool) -> Result<u8, Failure> {

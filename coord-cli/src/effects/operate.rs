@@ -278,7 +278,7 @@ async fn reconcile(args: &ReconcileArgs) -> Result<u8, Failure> {
             "unknown": report.unknown, "not_yet": report.not_yet, "elsewhere": report.elsewhere,
             "failed": report.failed, "damaged": report.damaged,
         })),
-        Format::Text => output::line(&pass_text(&report)),
+        Format::Text => output::line(&pass_text(&report, args.settle)),
     }
     Ok(if report.failed + report.damaged > 0 { exit::FAILED } else { exit::OK })
 }
@@ -301,7 +301,7 @@ async fn reconcile_on(args: &ReconcileArgs, reconciler: &Reconciler, every: Dura
                 not_applied += report.not_applied as u64;
                 failed += report.failed as u64;
                 if report.applied + report.not_applied + report.unknown + report.failed > 0 {
-                    output::note(&pass_text(&report));
+                    output::note(&pass_text(&report, args.settle));
                 }
             }
             Err(error) => {
@@ -327,14 +327,16 @@ async fn reconcile_on(args: &ReconcileArgs, reconciler: &Reconciler, every: Dura
     Ok(exit::OK)
 }
 
-fn pass_text(report: &ReconcileReport) -> String {
+fn pass_text(report: &ReconcileReport, settle: Duration) -> String {
     let damaged = match report.damaged {
         0 => String::new(),
         damaged => format!(", {damaged} cannot be read"),
     };
     format!(
-        "{}: {} applied, {} not applied, {} unknown, {} too early, {} looked into elsewhere, {} failed{damaged}",
+        "{} for at least {}: {} applied, {} not applied, {} unknown, {} too early, {} looked into elsewhere or just before, \
+         {} failed{damaged}",
         output::count(report.listed as u64, "uncertain action"),
+        humantime::format_duration(settle),
         report.applied,
         report.not_applied,
         report.unknown,
