@@ -31,7 +31,10 @@ A plan:
   title = \"Run the tests\"
   run = \"make test\"
   deps = [\"build\"]      # starts when these are done; or
-                        # { id = \"build\", rule = \"finished\" } or \"failed\"
+                        # { id = \"build\", rule = \"finished\" } or \"failed\":
+                        # when it has ended, or failed. One that failed
+                        # blocks who needs it done; who is blocked has
+                        # not ended
   priority = 5          # higher ones first
   labels = [\"ci\"]
   timeout = \"10m\"
@@ -138,7 +141,7 @@ pub(crate) enum Command {
     Wait(WaitArgs),
     /// Tell what has happened to a task: the last 32 events
     History(HistoryArgs),
-    /// Take finished tasks off a board on which nothing unfinished depends
+    /// Take finished tasks, and their histories, off a board on which nothing unfinished depends
     Archive(ArchiveArgs),
     /// Check a plan, or without one the invariants of a board
     Check(CheckArgs),
@@ -148,7 +151,7 @@ pub(crate) enum Command {
     Boards(StoreArgs),
     /// Cancel tasks: nobody may claim or complete them any more; a command that runs is killed within a third of its lease
     Cancel(IdsArgs),
-    /// Free tasks from whoever holds them: the holder's token is refused from then on
+    /// Take tasks from whoever holds them: the holder's token is refused from then on, and the attempt counts
     Release(ReleaseArgs),
     /// Open failed or cancelled tasks again
     Reopen(IdsArgs),
@@ -336,7 +339,7 @@ pub(crate) struct LsArgs {
     /// Only tasks whose ids come after this one: the `next` of the page before
     #[arg(long, value_name = "ID")]
     pub(crate) after: Option<String>,
-    /// Only tasks that stand so: running, ready, waiting, blocked, failed, cancelled, done
+    /// Only tasks that stand so: running, ready (also at rest until a time), waiting, blocked, failed, cancelled, skipped, done, unknown
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub(crate) state: Vec<StandingArg>,
     #[command(flatten)]
@@ -432,7 +435,9 @@ pub(crate) struct HistoryArgs {
 
 /// `coord archive`.
 #[derive(Debug, Args)]
-#[command(after_help = "An archived task is unknown: a plan that is run again runs it again.")]
+#[command(
+    after_help = "Tasks that are done or skipped go, and their histories with them. An archived task is unknown: a plan that is run again runs it again."
+)]
 pub(crate) struct ArchiveArgs {
     #[command(flatten)]
     pub(crate) board: BoardArgs,

@@ -51,11 +51,14 @@ async fn write_report(job: Job) -> Result<coord_core::board::Outcome, std::io::E
 
 /// An action that must not happen twice.
 async fn at_most_once(backend: Arc<dyn Backend>) -> Result<(), Box<dyn Error>> {
+    use coord_core::board::AgentId;
     use coord_core::effects::{
         Action, ActionKey, EffectAdapter, EffectOptions, Failure, Guard, RunOptions, RunOutcome,
     };
 
-    let effects = EffectAdapter::open(backend, EffectOptions::default()).await?;
+    // Who acts: the history tells it to people. Without a name it is `unnamed`.
+    let options = EffectOptions::default().agent(AgentId::new("host-7")?);
+    let effects = EffectAdapter::open(backend, options).await?;
     let charge = Action::new(ActionKey::new("charge/order-7")?);
     let outcome = effects
         .run(charge, RunOptions::default(), |lease| async move {

@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::task::{State, TaskId};
 
-/// What a dependency has to come to before its dependent may begin.
+/// What a dependency has to come to before its dependent may begin. Once the dependent has begun because of a failure or a cancellation,
+/// that one cannot be reopened any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -15,7 +16,8 @@ pub enum Rule {
     /// It must be done. If it is skipped, the dependent is skipped too; while it is failed or cancelled, the dependent waits.
     #[default]
     Done,
-    /// It must have ended, whatever the end: done, skipped, failed or cancelled. For what cleans up, or reports.
+    /// It must have ended, whatever the end: done, skipped, failed or cancelled. For what cleans up, or reports. An open task has not
+    /// ended, also one that is blocked behind a failure: until somebody repairs that, or cancels the blocked one, the dependent waits.
     Finished,
     /// It must have failed. If it is done or skipped, the dependent is skipped. For what makes good a failure.
     Failed,

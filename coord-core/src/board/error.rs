@@ -18,7 +18,7 @@ pub enum BoardError {
         /// The task.
         id: TaskId,
     },
-    /// The task is done, failed or cancelled.
+    /// The task is done, failed, cancelled or skipped.
     #[error("the task is {state}")]
     Terminal {
         /// Its state.

@@ -164,7 +164,7 @@ pub trait Board: fmt::Debug + Send + Sync + 'static {
     /// [`Invalid`](BoardError::Invalid), [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost).
     async fn renew(&self, id: &TaskId, token: &Token, ttl: Duration) -> Result<Lease, BoardError>;
 
-    /// Gives the claim back: the task is open again. Accepted after expiry too, until somebody takes over. The same token again gets
+    /// Gives the claim back: the task is open again, and the attempt is not counted. Accepted after expiry too, until somebody takes over. The same token again gets
     /// the same answer until the task is claimed again.
     ///
     /// # Errors
@@ -232,7 +232,7 @@ pub trait ExtendedBoard: Board {
     /// [`HasDependents`](BoardError::HasDependents) with the task that has begun.
     async fn reopen(&self, id: &TaskId) -> Result<(), BoardError>;
 
-    /// Frees the claim with this fence, whoever holds it. Success if that claim no longer stands and no later one does.
+    /// Frees the claim with this fence, whoever holds it: for an operator. The attempt stays counted. Success if that claim no longer stands and no later one does.
     ///
     /// # Errors
     /// [`NotFound`](BoardError::NotFound), [`LeaseLost`](BoardError::LeaseLost) if another claim stands.

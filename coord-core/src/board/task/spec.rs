@@ -73,7 +73,7 @@ impl TaskSpec {
         self
     }
 
-    /// With these dependencies more.
+    /// With these dependencies more: they are appended to those that it has.
     #[must_use]
     pub fn deps(mut self, deps: impl IntoIterator<Item = impl Into<Dep>>) -> Self {
         self.deps.extend(deps.into_iter().map(Into::into));
