@@ -32,17 +32,17 @@ fn main() -> ExitCode {
     // The suite's clauses start this program again as a worker, with the URL of the topology in the environment.
     let worker = RedisHarness::given(std::env::var(REDIS.variable).unwrap_or_default());
     // Each starts many processes; one at a time.
-    trials::main(&REDIS, worker, TESTS, 1, Duration::from_secs(600))
+    trials::main(&REDIS, worker, TESTS, 1, Duration::from_secs(900))
 }
 
 async fn suite_on_cluster(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let cluster = Cluster::start(&programs[0]).await?;
-    trials::whole_suite(RedisHarness::given(cluster.url("wait_replicas=1&wait_timeout=2s")), &[]).await
+    trials::whole_suite(RedisHarness::given(cluster.url("wait_replicas=1&wait_timeout=10s")), &[]).await
 }
 
 async fn suite_by_sentinel(programs: Vec<PathBuf>) -> Result<(), ControlError> {
     let sentinels = Sentinels::start(&programs[0]).await?;
-    trials::whole_suite(RedisHarness::given(sentinels.url("wait_replicas=1&wait_timeout=2s")), &[]).await
+    trials::whole_suite(RedisHarness::given(sentinels.url("wait_replicas=1&wait_timeout=10s")), &[]).await
 }
 
 /// How a master falls.

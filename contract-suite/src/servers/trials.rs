@@ -70,8 +70,9 @@ pub fn main(
 /// # Errors
 /// The report, if a clause has failed or was skipped without such a reason.
 pub async fn whole_suite(harness: impl Harness, without: &[&str]) -> Result<(), ControlError> {
-    // Servers in a topology wait for each other most of the time.
-    let options = Options { workers: 4, filter: Some("B,T".into()), ..Options::default() };
+    // Servers in a topology wait for each other most of the time, and what has to try each cell of each verb takes as much longer.
+    let timeout = Duration::from_secs(400);
+    let options = Options { workers: 4, filter: Some("B,T".into()), timeout, ..Options::default() };
     let report = run(Arc::new(harness), &options).await;
     let excused = |row: &Row| {
         let hurts = clause(row.id).is_some_and(|clause| !clause.needs.controls.is_empty());
